@@ -1,0 +1,1 @@
+"""Measurements become a Profile (the cost of work), with residuals and provenance."""

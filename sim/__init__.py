@@ -1,0 +1,1 @@
+"""The simulator: router, batcher, KV blocks, engine loop, cost model, studies."""

@@ -1,0 +1,1 @@
+"""Traces, generators and transformations: everything that becomes an immutable stream of requests."""
