@@ -1,0 +1,91 @@
+"""Kernel tables: measured rows as columns, repeated keys merged by their median, unusable rows refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from workloads.errors import InputError
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "gemm": ("dtype", "m", "n", "k"),
+    "attention_prefill": ("kv_dtype", "batch", "isl", "past_kv", "heads", "kv_heads", "head_dim", "window"),
+    "attention_decode": ("kv_dtype", "batch", "kv_len", "heads", "kv_heads", "head_dim", "window"),
+    "moe": ("dtype", "tokens", "hidden", "inter", "topk", "experts", "moe_tp", "moe_ep", "distribution"),
+    "allreduce": ("impl", "gpus", "message_bytes"),
+    "nccl": ("op", "dtype", "gpus", "message_bytes"),
+}
+
+
+class TableError(InputError):
+    """A kernel table is missing, lacks a column or has unusable rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of equal length; `time_s` is seconds, the others are the axes of the measurement."""
+
+    name: str
+    columns: dict[str, NDArray[np.generic]]
+    time_s: NDArray[np.float64]
+    merged: int = 0
+    """Rows that repeated another row's axes."""
+
+    def __len__(self) -> int:
+        return len(self.time_s)
+
+    def __getitem__(self, column: str) -> NDArray[np.generic]:
+        return self.columns[column]
+
+    def number(self, column: str) -> NDArray[np.float64]:
+        return self.columns[column].astype(np.float64)
+
+    def where(self, mask: NDArray[np.bool_]) -> Table:
+        return Table(self.name, {c: v[mask] for c, v in self.columns.items()}, self.time_s[mask])
+
+    def only(self, **values: str | int) -> Table:
+        mask = np.ones(len(self), dtype=bool)
+        for column, value in values.items():
+            mask &= self.columns[column] == value
+        return self.where(mask)
+
+
+def read_table(path: Path, name: str) -> Table:
+    """Read one table in the schema of KEYS, times in microseconds."""
+    keys = KEYS[name]
+    try:
+        table = pq.read_table(path, columns=[*keys, "time_us"])
+    except (OSError, ValueError, KeyError) as error:
+        raise TableError(f"{path}: {_one_line(error)}; columns needed: {', '.join(keys)}, time_us") from error
+    columns = {key: table.column(key).to_numpy() for key in keys}
+    return clean(path, name, columns, table.column("time_us").to_numpy().astype(np.float64) * 1e-6)
+
+
+def clean(
+    path: Path, name: str, columns: dict[str, NDArray[np.generic]], time_s: NDArray[np.float64]
+) -> Table:
+    """Refuse rows that no fit may see; merge repeated keys by their median."""
+    bad = ~np.isfinite(time_s) | (time_s <= 0)
+    if bad.any():
+        first = int(np.flatnonzero(bad)[0])
+        raise TableError(f"{path}: row {first + 1}: time is {time_s[first] * 1e6:g} us, must be positive")
+    if not len(time_s):
+        raise TableError(f"{path}: no rows")
+    codes = [np.unique(column, return_inverse=True)[1] for column in columns.values()]
+    order = np.lexsort([time_s, *codes[::-1]])
+    stacked = np.stack(codes)[:, order]
+    fresh = np.r_[True, (stacked[:, 1:] != stacked[:, :-1]).any(axis=0)]
+    starts = np.flatnonzero(fresh)
+    counts = np.diff(np.r_[starts, len(order)])
+    ranked = time_s[order]
+    median = (ranked[starts + (counts - 1) // 2] + ranked[starts + counts // 2]) / 2
+    kept = order[starts]
+    return Table(name, {k: v[kept] for k, v in columns.items()}, median, len(order) - len(kept))
+
+
+def _one_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,231 @@
+"""Profile: what the work of an engine step costs on one device, as fitted curves with their provenance.
+
+All times are seconds, all sizes bytes. The file format is one JSON document; `calibration` writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from numpy.typing import ArrayLike
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+
+from sim.curves.attention import DecodeCurve, PrefillCurve
+from sim.curves.comm import CommCurve
+from sim.curves.elementwise import ElementwiseCurve
+from sim.curves.gemm import GemmCurve
+from sim.curves.moe import MoeCurve
+from sim.curves.term import Curve, Float, Model
+from workloads.errors import ConfigError
+
+C = TypeVar("C", bound=Curve)
+SHIPPED = Path(__file__).parent / "profiles"
+
+
+class Device(Model):
+    """The machine, per GPU. Bandwidths are the vendor's figures, one direction; fitted ones are in the curves."""
+
+    memory_bytes: PositiveInt
+    memory_source: str
+    """Where `memory_bytes` comes from: the driver's report, or the nominal size."""
+    hbm_bytes_per_s: PositiveFloat
+    flops_per_s: dict[str, PositiveFloat]
+    """Dense peak per input type."""
+    l2_bytes: PositiveInt
+    pcie_bytes_per_s: PositiveFloat
+    nvlink_bytes_per_s: PositiveFloat | None
+    """None where GPUs talk over PCIe."""
+    nic_bytes_per_s: PositiveFloat | None = None
+    gpus_per_node: PositiveInt
+    compute_capability: str
+    power_watt: PositiveFloat | None = None
+    price_per_gpu_hour: PositiveFloat | None = None
+    source: str
+
+
+class HostOverhead(Model):
+    """Time of a step that no kernel explains: scheduler, launch or graph replay, sampling, output."""
+
+    base_s: float = Field(ge=0)
+    per_layer_s: float = Field(default=0.0, ge=0)
+    per_seq_s: float = Field(default=0.0, ge=0)
+    per_token_s: float = Field(default=0.0, ge=0)
+    per_request_s: float = Field(default=0.0, ge=0)
+    """Once per request, before it can be scheduled (API server, tokeniser)."""
+    source: str
+    notes: str = ""
+
+
+class Residual(Model):
+    """|predicted / measured - 1| on whole shapes that the fit had not seen."""
+
+    term: str
+    held_out: str
+    """What a whole shape is, and which were held out."""
+    rows: PositiveInt
+    median: float = Field(ge=0)
+    p90: float = Field(ge=0)
+    spike_share: float = Field(ge=0, le=1)
+    """Share of all rows that stand out from their neighbours by more than the term's spike limit."""
+    roofline_median: float | None = None
+    roofline_p90: float | None = None
+    """The same for t0 + max(FLOP / P, bytes / W) with three fitted parameters."""
+
+
+class Profile(Model):
+    """Curves of one device and engine version, with sources, residuals and a content hash."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    name: str
+    engine: str
+    created: str
+    device: Device
+    gemm: dict[str, GemmCurve]
+    prefill_attention: dict[str, PrefillCurve]
+    decode_attention: dict[str, DecodeCurve]
+    moe: dict[str, MoeCurve] = Field(default_factory=dict)
+    all_reduce: CommCurve | None = None
+    elementwise: ElementwiseCurve
+    host: HostOverhead | None = None
+    residuals: tuple[Residual, ...] = ()
+
+    def gemm_s(self, dtype: str, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Float:
+        """One GEMM of m tokens, n output and k input features (after tensor-parallel division)."""
+        return self._pick("gemm", self.gemm, dtype).seconds(m, n, k)
+
+    def prefill_attention_s(
+        self,
+        kv_dtype: str,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        window: int,
+        new_tokens: ArrayLike,
+        context_tokens: ArrayLike,
+        num_seqs: ArrayLike = 1,
+    ) -> Float:
+        """Causal attention of one layer over `context_tokens` cached and `new_tokens` new tokens.
+
+        One sequence per entry, alone in its launch; with `num_seqs` that many equal sequences in one launch.
+        """
+        curve = self._pick("prefill_attention", self.prefill_attention, kv_dtype)
+        return curve.seconds(heads, kv_heads, head_dim, window, new_tokens, context_tokens, num_seqs)
+
+    def decode_attention_s(
+        self,
+        kv_dtype: str,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        window: int,
+        num_seqs: ArrayLike,
+        context_tokens: ArrayLike,
+    ) -> Float:
+        """One new token for each of `num_seqs` sequences whose contexts sum to `context_tokens`; one layer."""
+        curve = self._pick("decode_attention", self.decode_attention, kv_dtype)
+        return curve.seconds(heads, kv_heads, head_dim, window, num_seqs, context_tokens)
+
+    def attention_launch_s(
+        self, kv_dtype: str, heads: int, kv_heads: int, head_dim: int, window: int, phase: str = "prefill"
+    ) -> float:
+        """The fixed part of one launch: several sequences cost launch + sum(t_i - launch)."""
+        curves: dict[str, PrefillCurve] | dict[str, DecodeCurve]
+        curves = self.prefill_attention if phase == "prefill" else self.decode_attention
+        return self._pick(f"{phase}_attention", curves, kv_dtype).launch(heads, kv_heads, head_dim, window)
+
+    def moe_s(
+        self,
+        dtype: str,
+        tokens: ArrayLike,
+        hidden: int,
+        inter: int,
+        top_k: int,
+        experts: int,
+        tp: int,
+        ep: int = 1,
+        distribution: str = "power_law_1.2",
+    ) -> Float:
+        """Expert FFN of one layer on one rank; `tokens` enter the layer over all ranks; `inter` is before TP."""
+        curve = self._pick("moe", self.moe, dtype)
+        return curve.seconds(tokens, hidden, inter, top_k, experts, tp, ep, distribution)
+
+    def all_reduce_s(self, gpus: int, message_bytes: ArrayLike) -> Float:
+        """All-reduce inside a CUDA graph as the engine dispatches it; see CommCurve for the rule."""
+        if self.all_reduce is None:
+            raise ConfigError(f"profile {self.name}: no all-reduce curve, so tensor_parallel_size must be 1")
+        if gpus not in self.all_reduce.time_s:
+            known = ", ".join(map(str, sorted(self.all_reduce.time_s)))
+            raise ConfigError(f"profile {self.name}: all-reduce measured for {known} GPUs, not for {gpus}")
+        return self.all_reduce.seconds(gpus, message_bytes)
+
+    def elementwise_s(self, tokens: ArrayLike, bytes_per_token: ArrayLike) -> Float:
+        """One memory-bound kernel (norm, rotary embedding, activation) that moves so many bytes a token."""
+        return self.elementwise.seconds(tokens, bytes_per_token)
+
+    def outside(self, term: str, **axes: ArrayLike | str) -> str | None:
+        """Say which axis of a query leaves the measured range; None where nothing is extrapolated.
+
+        `dtype`, `kv_dtype` or `gpus` select the curve, the other axes carry the names of the term's arguments.
+        """
+        curve = self._curve(term, axes)
+        said = None if curve is None else curve.outside({a: v for a, v in axes.items() if not isinstance(v, str)})
+        return None if said is None else f"{term}: {said}"
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of the canonical content; the date of the fit is left out, so equal curves hash equally."""
+        return hashlib.sha256(_canonical(self.model_dump(mode="json", by_alias=True, exclude={"created"}))).hexdigest()
+
+    def to_json(self) -> str:
+        return json.dumps(self.model_dump(mode="json", by_alias=True), indent=1, sort_keys=False) + "\n"
+
+    def with_host(self, host: HostOverhead) -> Self:
+        """Return the same profile with step overheads, and so with another hash."""
+        return type(self).model_validate({**self.model_dump(by_alias=True), "host": host.model_dump()})
+
+    def _curve(self, term: str, axes: dict[str, Any]) -> Curve | None:
+        curves = getattr(self, term)
+        if not isinstance(curves, dict):
+            return curves  # type: ignore[no-any-return]
+        return self._pick(term, curves, str(axes.get("dtype", axes.get("kv_dtype"))))
+
+    def _pick(self, term: str, curves: dict[str, C], dtype: str) -> C:
+        try:
+            return curves[dtype]
+        except KeyError:
+            known = ", ".join(curves) or "none"
+            raise ConfigError(f"profile {self.name}: no {term} curve for {dtype}; it has {known}") from None
+
+
+def _canonical(content: object) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def shipped_profiles() -> list[str]:
+    return sorted(path.stem for path in SHIPPED.glob("*.json"))
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """Read a shipped profile by name, or a profile file by path."""
+    path = Path(name_or_path)
+    if path.suffix != ".json" and not path.is_file():
+        path = SHIPPED / f"{name_or_path}.json"
+        if not path.is_file():
+            raise ConfigError(f"hardware: no profile {name_or_path}; shipped are {', '.join(shipped_profiles())}")
+    try:
+        return Profile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first_problem(error)}") from error
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"])) or "document"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{where}: {first['msg']}{more}"
