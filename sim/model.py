@@ -81,6 +81,14 @@ class ModelSpec:
         return self.num_layers - self.num_window_layers
 
     @property
+    def kv_group_layers(self) -> int:
+        """Layers that share one block number: the engine gives each kind of layer its own blocks.
+
+        Groups are as large as the rarer kind (vLLM `kv_cache_utils`), so a block of gpt-oss covers 18 layers.
+        """
+        return min(self.num_full_layers or self.num_layers, self.num_window_layers or self.num_layers)
+
+    @property
     def num_moe_layers(self) -> int:
         return 0 if self.moe is None else self.num_layers - self.moe.first_dense_layers
 
