@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -23,12 +23,36 @@ def _frozen(values: ArrayLike) -> Int64:
     return array
 
 
+def session_codes(names: Sequence[Hashable | None]) -> Int64:
+    """Return a code for each name in order of first appearance, -1 for None."""
+    codes: dict[Hashable, int] = {}
+    return _frozen([-1 if name is None else codes.setdefault(name, len(codes)) for name in names])
+
+
+def _column(name: str, values: ArrayLike) -> Int64:
+    raw = np.asarray(values)
+    if raw.dtype.kind not in "iub" and raw.size and not np.array_equal(raw, np.floor(raw)):
+        raise InputError(f"trace: {name} must hold whole numbers")
+    return _frozen(raw)
+
+
+def _check_laws(arrival: Int64, columns: dict[str, Int64], tenants: int) -> None:
+    if arrival[0] < 0 or np.any(np.diff(arrival) < 0):
+        raise InputError("trace: arrivals must be non-negative and sorted in time")
+    for name in ("input_tokens", "output_tokens"):
+        if columns[name].min() < 1:
+            raise InputError(f"trace: {name} must be at least 1 in every request")
+    if columns["tenant"].min() < 0 or columns["tenant"].max() >= tenants:
+        raise InputError(f"trace: tenant codes must be 0..{tenants - 1}, one of the tenant names")
+
+
 @dataclass(frozen=True, eq=False)
 class BlockHashes:
     """Prefix identity: per request a run of block ids; equal id = equal block after an equal prefix.
 
-    `offsets` has one more entry than requests; request i owns `ids[offsets[i]:offsets[i + 1]]`. Each id stands
-    for `block_tokens` tokens; the last id of a request may cover a partial block, which is never shareable.
+    `offsets` has one more entry than requests; request i owns `ids[offsets[i]:offsets[i + 1]]`. Each id
+    stands for `block_tokens` tokens; the last id of a request may cover a partial block, which is never
+    shareable.
     """
 
     block_tokens: int
@@ -37,6 +61,30 @@ class BlockHashes:
 
     def of(self, index: int) -> Int64:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def select(self, index: Int64) -> BlockHashes:
+        """Return the runs of the requests at `index`, in that order."""
+        counts = np.diff(self.offsets)[index]
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        ids = self.ids[np.repeat(self.offsets[:-1][index], counts) + within]
+        return BlockHashes(self.block_tokens, _frozen(offsets), _frozen(ids))
+
+    def is_chained(self) -> bool:
+        """Whether each id always follows the same id, so that an id stands for its whole prefix."""
+        starts = self.offsets[:-1][np.diff(self.offsets) > 0]
+        _, codes = np.unique(self.ids, return_inverse=True)  # ids may be any int64; -1 is no id here
+        parent = np.concatenate([[-1], codes[:-1]])
+        parent[starts] = -1
+        order = np.argsort(codes, kind="stable")
+        same = np.diff(codes[order]) == 0
+        return not bool(np.any(same & (np.diff(parent[order]) != 0)))
+
+    @classmethod
+    def build(cls, block_tokens: int, counts: ArrayLike, ids: ArrayLike) -> BlockHashes:
+        """From the number of ids of each request and all ids in a row."""
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return cls(block_tokens, _frozen(offsets), _frozen(ids))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,24 +134,20 @@ class Trace:
         warnings: Sequence[str] = (),
     ) -> Self:
         """Check the columns and freeze them; raises InputError where a law of the trace is broken."""
-        arrival = _frozen(arrival_ns)
+        arrival = _column("arrival_ns", arrival_ns)
         n = arrival.size
         columns = {
-            "input_tokens": _frozen(input_tokens),
-            "output_tokens": _frozen(output_tokens),
-            "session": _frozen(np.full(n, -1) if session is None else session),
-            "tenant": _frozen(np.zeros(n) if tenant is None else tenant),
-            "priority": _frozen(np.zeros(n) if priority is None else priority),
+            "input_tokens": _column("input_tokens", input_tokens),
+            "output_tokens": _column("output_tokens", output_tokens),
+            "session": _column("session", np.full(n, -1) if session is None else session),
+            "tenant": _column("tenant", np.zeros(n) if tenant is None else tenant),
+            "priority": _column("priority", np.zeros(n) if priority is None else priority),
         }
         for name, column in columns.items():
             if column.shape != (n,):
                 raise InputError(f"trace: {name} has {column.size} entries for {n} arrivals")
         if n:
-            if arrival[0] < 0 or np.any(np.diff(arrival) < 0):
-                raise InputError("trace: arrivals must be non-negative and sorted in time")
-            for name in ("input_tokens", "output_tokens"):
-                if columns[name].min() < 1:
-                    raise InputError(f"trace: {name} must be at least 1 in every request")
+            _check_laws(arrival, columns, len(tenant_names))
         if hashes is not None and hashes.offsets.size != n + 1:
             raise InputError(f"trace: {hashes.offsets.size} hash offsets for {n} requests")
         return cls(
@@ -125,6 +169,16 @@ class Trace:
         """From the start of the trace to its last arrival."""
         return int(self.arrival_ns[-1]) if len(self) else 0
 
+    def with_columns(self, **columns: ArrayLike) -> Trace:
+        """Return the trace with some of its columns replaced by others of the same length."""
+        names = ("arrival_ns", "input_tokens", "output_tokens", "session", "tenant", "priority")
+        if unknown := columns.keys() - set(names):
+            raise TypeError(f"no columns: {sorted(unknown)}")
+        frozen = {name: _column(name, values) for name, values in columns.items()}
+        if any(column.size != len(self) for column in frozen.values()):
+            raise InputError(f"trace: a column of another length than {len(self)}")
+        return replace(self, **frozen)  # type: ignore[arg-type]  # columns only, by the check above
+
     def head(self, count: int) -> Trace:
         """Return the first `count` requests."""
         return self.select(np.arange(min(count, len(self))))
@@ -132,12 +186,6 @@ class Trace:
     def select(self, index: ArrayLike) -> Trace:
         """Return the requests at `index` (ascending positions), with arrival times as they are."""
         at = np.asarray(index, dtype=np.int64)
-        hashes = None
-        if self.hashes is not None:
-            runs = [self.hashes.of(int(i)) for i in at]
-            offsets = np.concatenate([[0], np.cumsum([run.size for run in runs], dtype=np.int64)])
-            ids = np.concatenate(runs) if runs else np.zeros(0)
-            hashes = BlockHashes(self.hashes.block_tokens, _frozen(offsets), _frozen(ids))
         return replace(
             self,
             arrival_ns=_frozen(self.arrival_ns[at]),
@@ -146,5 +194,5 @@ class Trace:
             session=_frozen(self.session[at]),
             tenant=_frozen(self.tenant[at]),
             priority=_frozen(self.priority[at]),
-            hashes=hashes,
+            hashes=None if self.hashes is None else self.hashes.select(at),
         )

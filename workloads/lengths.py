@@ -1,0 +1,213 @@
+"""How long prompts and answers are: laws of token counts, each drawn by its inverse distribution function.
+
+A scenario writes a length as a number, {uniform: [low, high]}, {lognormal: {...}} or {quantiles: [...]}. One
+uniform number is used per length, so that two laws under one seed are compared on common random numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from workloads.trace import Int64
+
+Float64 = NDArray[np.float64]
+Tokens = Annotated[int, Field(strict=True, ge=1, le=2**40)]
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class FixedLengths(BaseModel):
+    """Always the same count."""
+
+    model_config = _FROZEN
+    fixed: Tokens
+
+    def at(self, u: Float64) -> Int64:
+        """Return the lengths at the probabilities `u`."""
+        return np.full(u.size, self.fixed, dtype=np.int64)
+
+    @property
+    def mean(self) -> float:
+        """Mean in tokens."""
+        return float(self.fixed)
+
+
+class UniformLengths(BaseModel):
+    """Every whole number from low to high, both included, alike."""
+
+    model_config = _FROZEN
+    uniform: tuple[Tokens, Tokens]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> UniformLengths:
+        low, high = self.uniform
+        if low > high:
+            raise PydanticCustomError("lengths", f"low {low} is above high {high}; write [low, high]")
+        return self
+
+    def at(self, u: Float64) -> Int64:
+        """Return the lengths at the probabilities `u`."""
+        low, high = self.uniform
+        return np.minimum(low + np.floor(u * (high - low + 1)).astype(np.int64), high)
+
+    @property
+    def mean(self) -> float:
+        """Mean in tokens."""
+        return sum(self.uniform) / 2
+
+
+class Lognormal(BaseModel):
+    """Parameters of a truncated lognormal law.
+
+    mean   mean of the lengths as drawn, in tokens: of the law after truncation, not before it
+    sigma  standard deviation of the logarithm, before truncation
+    low    least length, included
+    high   greatest length, included; null: no upper end
+    """
+
+    model_config = _FROZEN
+    mean: Annotated[float, Field(gt=0)]
+    sigma: Annotated[float, Field(gt=0, le=10)]
+    low: Tokens = 1
+    high: Tokens | None = None
+
+    @model_validator(mode="after")
+    def _feasible(self) -> Lognormal:
+        high = math.inf if self.high is None else self.high
+        if self.low > high:
+            raise PydanticCustomError("lengths", f"low {self.low} is above high {self.high}")
+        if not self.low < self.mean < high:
+            raise PydanticCustomError(
+                "lengths",
+                f"mean {self.mean:g} is not between low {self.low} and high {high}; "
+                "it is the mean of the lengths as drawn",
+            )
+        return self
+
+
+class LognormalLengths(BaseModel):
+    """A lognormal variable on [low - 1/2, high + 1/2], rounded to the nearest whole number."""
+
+    model_config = _FROZEN
+    lognormal: Lognormal
+
+    @cached_property
+    def mu(self) -> float:
+        """Mean of the logarithm before truncation, such that the truncated law has the mean asked for."""
+        law = self.lognormal
+        target = math.log(law.mean)
+        low, high = target - 40 * law.sigma - 40, target + 40 * law.sigma + 40
+        for _ in range(200):
+            mu = (low + high) / 2
+            if self._log_mean(mu) < target:
+                low = mu
+            else:
+                high = mu
+        return (low + high) / 2
+
+    def at(self, u: Float64) -> Int64:
+        """Return the lengths at the probabilities `u`."""
+        from scipy.special import ndtr, ndtri  # noqa: PLC0415 - costs 130 ms, and few workloads need it
+
+        law = self.lognormal
+        a, b = self._bounds(self.mu)
+        flip = a > 0  # far in the upper tail, its mirror image keeps all digits
+        tail_a, tail_b = ndtr(-a if flip else a), ndtr(-b if flip else b)
+        z = ndtri(tail_a + u * (tail_b - tail_a)) * (-1 if flip else 1)
+        tokens = np.rint(np.exp(self.mu + law.sigma * np.clip(z, a, b)))
+        return np.clip(tokens, law.low, law.high or 2**40).astype(np.int64)
+
+    @property
+    def mean(self) -> float:
+        """Mean in tokens."""
+        return self.lognormal.mean
+
+    def _bounds(self, mu: float) -> tuple[float, float]:
+        law = self.lognormal
+        a = (math.log(law.low - 0.5) - mu) / law.sigma
+        return a, math.inf if law.high is None else (math.log(law.high + 0.5) - mu) / law.sigma
+
+    def _log_mean(self, mu: float) -> float:
+        sigma = self.lognormal.sigma
+        a, b = self._bounds(mu)
+        return mu + sigma**2 / 2 + _log_between(a - sigma, b - sigma) - _log_between(a, b)
+
+
+def _log_between(a: float, b: float) -> float:
+    """Return log(Phi(b) - Phi(a)) without cancellation in the tails."""
+    from scipy.special import log_ndtr  # noqa: PLC0415 - as above
+
+    if a > 0:
+        a, b = -b, -a
+    upper, lower = float(log_ndtr(b)), float(log_ndtr(a))
+    return upper + math.log1p(-math.exp(lower - upper)) if lower < upper else upper - 745.0
+
+
+class QuantileLengths(BaseModel):
+    """Empirical quantiles at equal steps of probability, least and greatest included; linear in between."""
+
+    model_config = _FROZEN
+    quantiles: Annotated[tuple[Annotated[float, Field(ge=1)], ...], Field(min_length=2)]
+
+    @model_validator(mode="after")
+    def _ascending(self) -> QuantileLengths:
+        for before, after in zip(self.quantiles, self.quantiles[1:], strict=False):
+            if after < before:
+                raise PydanticCustomError("lengths", f"{after:g} follows {before:g}; quantiles must ascend")
+        return self
+
+    def at(self, u: Float64) -> Int64:
+        """Return the lengths at the probabilities `u`."""
+        steps = np.linspace(0, 1, len(self.quantiles))
+        return np.rint(np.interp(u, steps, self.quantiles)).astype(np.int64)
+
+    @property
+    def mean(self) -> float:
+        """Mean in tokens."""
+        return float(np.trapezoid(self.quantiles, dx=1 / (len(self.quantiles) - 1)))
+
+
+_KINDS = ("uniform", "lognormal", "quantiles")
+
+
+def _kind(value: Any) -> str | None:  # noqa: ANN401 - whatever a scenario holds
+    if isinstance(value, Mapping):
+        found = [kind for kind in _KINDS if kind in value]
+        return found[0] if len(found) == 1 else None
+    if isinstance(value, BaseModel):
+        return next((kind for kind in _KINDS if hasattr(value, kind)), None)
+    return "fixed" if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+Lengths = Annotated[
+    Annotated[Tokens, Tag("fixed")]
+    | Annotated[UniformLengths, Tag("uniform")]
+    | Annotated[LognormalLengths, Tag("lognormal")]
+    | Annotated[QuantileLengths, Tag("quantiles")],
+    Discriminator(
+        _kind,
+        custom_error_type="lengths",
+        custom_error_message=(
+            "a whole number of tokens, {uniform: [low, high]}, {lognormal: {mean: .., sigma: ..}} "
+            "or {quantiles: [..]} is expected"
+        ),
+    ),
+]
+
+
+def law_of(lengths: Lengths) -> FixedLengths | UniformLengths | LognormalLengths | QuantileLengths:
+    """Return the law behind what a scenario wrote."""
+    return FixedLengths(fixed=lengths) if isinstance(lengths, int) else lengths
+
+
+def draw_lengths(lengths: Lengths, rng: np.random.Generator, count: int) -> Int64:
+    """Draw `count` token counts, one uniform number each."""
+    return law_of(lengths).at(rng.random(count))
