@@ -1,0 +1,100 @@
+"""What a batcher sees and what it decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from sim.cost import StepCost
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """The engine's own limits, which every batcher keeps; names as in vLLM."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What the next step may hold. Sequences that decode always run, with one token each.
+
+    prefill_tokens   most prompt tokens of the step, over all prompts
+    split_prompts    whether a prompt may enter with a part of its tokens
+    admissions       most waiting requests that may join
+    next_change_ns   when this decision would change with nothing else happening; None where it would not
+    """
+
+    prefill_tokens: int
+    split_prompts: bool = True
+    admissions: int = 1 << 30
+    next_change_ns: int | None = None
+
+
+class EngineView(Protocol):
+    """What an engine knows about itself when it plans a step. It never knows how long an output will be."""
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that were admitted and have not finished."""
+
+    @property
+    def num_decodes(self) -> int:
+        """Those of them that yield a token in the next step."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue, preempted ones included."""
+
+    @property
+    def oldest_wait_ns(self) -> int:
+        """When the first request of the queue arrived."""
+
+    @property
+    def top_priority(self) -> int:
+        """The most urgent (lowest) priority among prompts in progress and the head of the queue."""
+
+    @property
+    def next_prompt(self) -> tuple[int, int]:
+        """Tokens left and tokens computed of the prompt that comes next; (0, 0) where there is none."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that the decoding sequences would attend to in the next step, summed."""
+
+    @property
+    def window_context_tokens(self) -> int:
+        """The same, each sequence cut to the model's sliding window."""
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that nobody holds."""
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks in all."""
+
+
+class Batcher(Protocol):
+    """A pure decision, asked before a step in which a prompt could run.
+
+    looks_every_step   the decision depends on something that changes in a step in which nothing is admitted,
+                       finished or preempted; fast-forward is then off
+    max_prompt_tokens  longest sequence that can ever be scheduled; None where there is no limit
+    """
+
+    looks_every_step: bool
+    max_prompt_tokens: int | None
+
+    def plan(self, view: EngineView, now_ns: int) -> StepLimits:
+        """Decide on the next step; must not change the view."""
+
+
+class BatcherConfig(Protocol):
+    """The part of a scenario that names a batcher."""
+
+    def build(self, limits: EngineLimits, cost: StepCost) -> Batcher:
+        """Make the batcher of one engine."""

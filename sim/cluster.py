@@ -1,0 +1,161 @@
+"""Replicas behind a router, the client that sends to them, and a run of it all."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+
+import numpy as np
+from simpy import Environment, Event
+
+from sim.batching.decision import BatcherConfig, EngineLimits
+from sim.clock import At, Priority
+from sim.core import EngineCore
+from sim.cost import StepCost
+from sim.kv.allocators.paged import PagedAllocator
+from sim.metrics import Requests
+from sim.records import RequestLog, StepColumns
+from sim.replica import Replica
+from sim.request import RequestTable
+from sim.request import Sequence as Running
+from sim.routing.decision import ReplicaView, Router, RouterConfig
+from workloads.trace import Trace
+
+
+class Cluster:
+    """Sends each request to the replica that the router names, and keeps what the router may know.
+
+    A router counts what it sends itself; that requests finished it learns `signal_delay_ns` after the step.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        table: RequestTable,
+        router: Router,
+        rng: np.random.Generator,
+        signal_delay_ns: int = 0,
+    ) -> None:
+        self.env = env
+        self.requests = RequestLog(table)
+        self.replicas: list[Replica] = []
+        self.on_done: Callable[[int], None] = lambda count: None
+        self._views: list[ReplicaView] = []
+        self._router = router
+        self._rng = rng
+        self._delay_ns = signal_delay_ns
+        self._reports: deque[tuple[int, int, int]] = deque()  # (when known, replica, requests finished)
+
+    def add(self, replica: Replica) -> None:
+        self.replicas.append(replica)
+        self._views.append(ReplicaView(replica.index))
+
+    def arrive(self, index: int) -> None:
+        """A request reaches the router now."""
+        now = self.env.now
+        while self._reports and self._reports[0][0] <= now:
+            _, replica, count = self._reports.popleft()
+            self._views[replica].in_flight -= count
+        chosen = self._router.route(self._views, now, self._rng)
+        reason = self.replicas[chosen].submit(index)
+        if reason is None:
+            self._views[chosen].in_flight += 1
+        else:
+            self.requests.reject(index, chosen, reason)
+            self.on_done(1)
+
+    def finished(self, replica: Replica, sequences: Sequence[Running]) -> None:
+        now = self.env.now
+        for seq in sequences:
+            self.requests.finish(seq, replica.index, now)
+        if self._delay_ns:
+            self._reports.append((now + self._delay_ns, replica.index, len(sequences)))
+        else:
+            self._views[replica.index].in_flight -= len(sequences)
+        self.on_done(len(sequences))
+
+
+class Client:
+    """Sends requests at their times, at most `max_concurrency` in flight; the others wait on the client's side.
+
+    With all times zero this is a closed loop: a request goes out when another one is done.
+    """
+
+    def __init__(self, env: Environment, table: RequestTable, cluster: Cluster, max_concurrency: int | None) -> None:
+        self._env = env
+        self._table = table
+        self._cluster = cluster
+        self._slots = max_concurrency
+        self._held: deque[int] = deque()
+        if max_concurrency is not None:
+            cluster.on_done = self._done
+        env.process(self._run())
+
+    def _run(self) -> Generator[Event, None, None]:
+        env, arrive = self._env, self._cluster.arrive
+        for index, due_ns in enumerate(self._table.arrival_ns):
+            if due_ns > env.now or index == 0:
+                yield At(env, due_ns - env.now, Priority.ARRIVAL)
+            if self._slots is None:
+                arrive(index)
+            elif self._slots > 0:
+                self._slots -= 1
+                arrive(index)
+            else:
+                self._held.append(index)
+
+    def _done(self, count: int) -> None:
+        """`count` requests are done: as many of those held go out now, after the step that ended."""
+        assert self._slots is not None
+        self._slots += count
+        for _ in range(min(count, len(self._held))):
+            At(self._env, 0, Priority.ARRIVAL).callbacks.append(self._send_held)
+
+    def _send_held(self, _: Event) -> None:
+        if self._held and self._slots:
+            self._slots -= 1
+            index = self._held.popleft()
+            self._table.arrival_ns[index] = self._env.now
+            self._cluster.arrive(index)
+
+
+def run_cluster(
+    trace: Trace,
+    cost: StepCost,
+    limits: EngineLimits,
+    *,
+    usable_blocks: int,
+    max_model_len: int,
+    replicas: int = 1,
+    batcher: BatcherConfig,
+    router: RouterConfig,
+    router_seed: np.random.SeedSequence,
+    signal_delay_ns: int = 0,
+    max_concurrency: int | None = None,
+    fast_forward: bool = True,
+) -> tuple[Requests, tuple[StepColumns, ...]]:
+    """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary."""
+    env = Environment()
+    table = RequestTable(trace)
+    cluster = Cluster(env, table, router.build(), np.random.default_rng(router_seed), signal_delay_ns)
+    for index in range(replicas):
+        core = EngineCore(
+            limits,
+            batcher.build(limits, cost),
+            PagedAllocator(usable_blocks, limits.block_size),
+            table,
+            max_model_len=max_model_len,
+            sliding_window=cost.sliding_window,
+        )
+        cluster.add(Replica(env, index, core, cost, cluster.finished, fast_forward=fast_forward))
+    Client(env, table, cluster, max_concurrency)
+    collecting = gc.isenabled()
+    gc.disable()  # many small live objects and no cycles among them: collections find nothing, slowly
+    try:
+        env.run()
+    finally:
+        if collecting:
+            gc.enable()
+    logs = tuple(replica.log.columns(replica.core.resumed_tokens) for replica in cluster.replicas)
+    return Requests(cluster.requests.columns()), logs

@@ -1,0 +1,1 @@
+"""KV memory: who holds which blocks, and what gives way when they run short."""

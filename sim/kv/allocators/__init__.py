@@ -1,0 +1,1 @@
+"""One allocator a file."""

@@ -1,0 +1,185 @@
+"""Facts of a run, written as they happen and never changed: one entry per request, one per decision.
+
+Tokens are not stored: in a decode row every sequence yields one token per step, so the step times and their weights
+say everything about the gaps between tokens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.core import BatchPlan
+from sim.request import RequestTable, Sequence
+
+Int64 = NDArray[np.int64]
+
+
+class Status(IntEnum):
+    """How a request ended; a rejection names its reason."""
+
+    COMPLETED = 0
+    EXCEEDS_MAX_MODEL_LEN = 1
+    EXCEEDS_KV_CACHE = 2
+    EXCEEDS_MAX_NUM_BATCHED_TOKENS = 3
+
+
+class RequestLog:
+    """Lifecycle times of every request [ns], -1 where it never came to that."""
+
+    COLUMNS: Final = (
+        "status",
+        "replica",
+        "scheduled_ns",
+        "first_token_ns",
+        "last_token_ns",
+        "preemptions",
+        "paused_prefill_ns",
+        "paused_decode_ns",
+    )
+
+    def __init__(self, table: RequestTable) -> None:
+        self._table = table
+        blank = array("q", [-1]) * len(table)
+        self.status, self.replica, self.scheduled, self.first_token, self.last_token = (
+            array("q", blank) for _ in range(5)
+        )
+        zero = array("q", [0]) * len(table)
+        self.preemptions, self.paused_prefill, self.paused_decode = (array("q", zero) for _ in range(3))
+
+    def finish(self, seq: Sequence, replica: int, now_ns: int) -> None:
+        i = seq.index
+        self.status[i] = 0
+        self.replica[i] = replica
+        self.scheduled[i] = seq.scheduled_ns
+        self.first_token[i] = seq.first_token_ns
+        self.last_token[i] = now_ns
+        if seq.preemptions:
+            self.preemptions[i] = seq.preemptions
+            self.paused_prefill[i] = seq.paused_prefill_ns
+            self.paused_decode[i] = seq.paused_decode_ns
+
+    def reject(self, index: int, replica: int, reason: str) -> None:
+        self.status[index] = Status[reason.upper()]
+        self.replica[index] = replica
+
+    def columns(self) -> dict[str, Int64]:
+        """All columns, arrivals and lengths included, as arrays over the requests."""
+        own = (
+            self.status,
+            self.replica,
+            self.scheduled,
+            self.first_token,
+            self.last_token,
+            self.preemptions,
+            self.paused_prefill,
+            self.paused_decode,
+        )
+        return {
+            "arrival_ns": np.array(self._table.arrival_ns, dtype=np.int64),
+            "input_tokens": np.array(self._table.input_tokens, dtype=np.int64),
+            "output_tokens": np.array(self._table.output_tokens, dtype=np.int64),
+            **{name: np.array(column, dtype=np.int64) for name, column in zip(self.COLUMNS, own, strict=True)},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class StepColumns:
+    """The steps of one replica. A row is a run of steps with the same batch; all arrays are int64.
+
+    start_ns, steps, decodes, prefill_tokens, prompts, running, first_used_blocks, last_used_blocks   per row
+    step_ns        duration of every step, `steps` of them per row in order
+    resumed_ns     end of each step that brought a preempted sequence back, once per sequence
+    resumed_gaps_ns  the gap of its token there to the one before
+    """
+
+    start_ns: Int64
+    steps: Int64
+    decodes: Int64
+    prefill_tokens: Int64
+    prompts: Int64
+    running: Int64
+    first_used_blocks: Int64
+    last_used_blocks: Int64
+    step_ns: Int64
+    resumed_ns: Int64
+    resumed_gaps_ns: Int64
+
+    @cached_property
+    def row_ns(self) -> Int64:
+        """Duration of each row."""
+        if not self.steps.size:
+            return np.zeros(0, dtype=np.int64)
+        return np.add.reduceat(self.step_ns, np.cumsum(self.steps) - self.steps)
+
+    @cached_property
+    def step_end_ns(self) -> Int64:
+        """When each step ended."""
+        first_start = np.repeat(self.start_ns, self.steps)
+        elapsed = np.cumsum(self.step_ns)
+        before_row = np.repeat(np.cumsum(self.row_ns) - self.row_ns, self.steps)
+        return first_start + elapsed - before_row
+
+
+class StepLog:
+    """Collects the steps of one replica.
+
+    Decode steps of an unchanged batch share a row however they were taken, one by one or many at once: a step that
+    follows directly with as many decodes has the same sequences, since a batch only grows through a prompt.
+    """
+
+    FIELDS: Final = 8
+
+    def __init__(self) -> None:
+        self._rows = array("q")
+        self._step_ns = np.empty(1024, dtype=np.int64)
+        self._count = 0
+        self._end_ns = -1
+
+    def add(self, start_ns: int, end_ns: int, plan: BatchPlan, step_ns: Int64 | int, steps: int) -> None:
+        """`steps` steps of `plan` ran from start to end; `step_ns` holds their durations."""
+        count = self._count
+        if count + steps > self._step_ns.size:
+            self._step_ns = np.concatenate([self._step_ns[:count], np.empty(count + steps, dtype=np.int64)])
+        self._step_ns[count : count + steps] = step_ns
+        self._count = count + steps
+        rows = self._rows
+        if (
+            not plan.chunks
+            and rows
+            and rows[-6] == plan.decodes
+            and rows[-3] == plan.running
+            and not rows[-5]
+            and self._end_ns == start_ns
+        ):
+            rows[-7] += steps
+            rows[-1] = plan.last_used_blocks
+        else:
+            prefill_tokens = 0
+            for _, new_tokens in plan.chunks:
+                prefill_tokens += new_tokens
+            rows.extend(
+                (
+                    start_ns,
+                    steps,
+                    plan.decodes,
+                    prefill_tokens,
+                    len(plan.chunks),
+                    plan.running,
+                    plan.used_blocks,
+                    plan.last_used_blocks,
+                )
+            )
+        self._end_ns = end_ns
+
+    def columns(self, resumed_tokens: array[int]) -> StepColumns:
+        """Everything logged, and the tokens of `EngineCore.resumed_tokens`, as columns."""
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, self.FIELDS)
+        resumed = np.array(resumed_tokens, dtype=np.int64).reshape(-1, 2)
+        return StepColumns(*rows.T.copy(), self._step_ns[: self._count].copy(), *resumed.T.copy())

@@ -1,0 +1,128 @@
+"""A simulated replica: one SimPy process that plans a step, lets it take its time, and says that it ran.
+
+Steps that cannot differ are taken at once. An arrival in between cuts them short at the next step's end, so that
+nothing depends on how many were taken together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import numpy as np
+from numpy.typing import NDArray
+from simpy import Environment, Event
+
+from sim.clock import At, Priority, Signal
+from sim.core import BatchPlan, EngineCore
+from sim.cost import StepCost
+from sim.records import StepLog
+from sim.request import Sequence
+
+MOST_STEPS = 4096  # bounds the memory of a window; a longer one is taken in pieces
+
+
+class Replica:
+    """Drives an engine through simulated time. `on_finished(replica, sequences)` runs at the end of a step."""
+
+    def __init__(
+        self,
+        env: Environment,
+        index: int,
+        core: EngineCore,
+        cost: StepCost,
+        on_finished: Callable[[Replica, list[Sequence]], None],
+        *,
+        fast_forward: bool = True,
+    ) -> None:
+        self.env = env
+        self.index = index
+        self.core = core
+        self.log = StepLog()
+        self.decisions = 0
+        self._cost = cost
+        self._on_finished = on_finished
+        self._fast_forward = fast_forward
+        self._woken = Signal(env)
+        self._window: _Window | None = None  # the one that an arrival may cut
+        self.process = env.process(self._run())
+
+    def submit(self, index: int) -> str | None:
+        """Queue a request now; a reason where it can never run."""
+        reason = self.core.submit(index)
+        if reason is None:
+            if self._window is not None:
+                self._window.cut(self.env.now)
+                self._window = None
+            else:
+                self._woken.give(Priority.STEP_START)
+        return reason
+
+    def _run(self) -> Generator[Event, None, None]:
+        env, core, cost, log = self.env, self.core, self._cost, self.log
+        while True:
+            start = env.now
+            plan = core.schedule(start)
+            if plan is None:
+                yield self._idle()
+                continue
+            self.decisions += 1
+            step_ns: NDArray[np.int64] | int
+            steps = 1
+            if plan.chunks:
+                step_ns = cost.mixed_ns(
+                    plan.decodes, plan.context_tokens, plan.window_context_tokens, plan.shapes
+                )
+                yield At(env, step_ns, Priority.STEP_END)
+            elif plan.steps == 1 or not self._fast_forward:
+                step_ns = cost.decode_ns(plan.decodes, plan.context_tokens, plan.window_context_tokens)
+                yield At(env, step_ns, Priority.STEP_END)
+            else:
+                window = _Window(env, plan, cost)
+                if plan.arrival_acts:
+                    self._window = window
+                yield window.end
+                self._window = None
+                steps = window.steps
+                step_ns = window.step_ns[:steps]
+            now = env.now
+            finished = core.commit(plan, steps, now)
+            log.add(start, now, plan, step_ns, steps)
+            if finished:
+                self._on_finished(self, finished)
+            if env.peek() == now:  # whatever else happens now comes before the next step starts
+                yield At(env, 0, Priority.STEP_START)
+
+    def _idle(self) -> Event:
+        """Wait for an arrival, or for the time at which the batcher wants to look again."""
+        wake_ns = self.core.wake_ns
+        if wake_ns is not None:
+            alarm = At(self.env, max(wake_ns - self.env.now, 0), Priority.STEP_START)
+            alarm.callbacks.append(lambda _: self._woken.give(Priority.STEP_START))
+        return self._woken.wait()
+
+
+class _Window:
+    """Successive decode steps that are taken at once, until one of them turns out to be the last."""
+
+    def __init__(self, env: Environment, plan: BatchPlan, cost: StepCost) -> None:
+        self.step_ns = cost.decode_window_ns(
+            plan.decodes,
+            plan.context_tokens,
+            plan.window_context_tokens,
+            plan.growing,
+            min(plan.steps, MOST_STEPS),
+        )
+        self.steps = self.step_ns.size
+        self._start_ns = env.now
+        self.end = At(env, int(self.step_ns.sum()), Priority.STEP_END)
+        if plan.until_ns is not None:
+            self.cut(plan.until_ns)
+
+    def cut(self, at_ns: int) -> None:
+        """Make the first step that ends at or after `at_ns` the last one."""
+        ends = self.step_ns[: self.steps].cumsum()
+        last = int(ends.searchsorted(at_ns - self._start_ns))
+        if last < self.steps - 1:
+            self.steps = last + 1
+            end_ns = self._start_ns + int(ends[last])
+            self.end = self.end.moved_to(end_ns - self.end.env.now, Priority.STEP_END)

@@ -1,0 +1,75 @@
+"""Requests: what arrives, and how far one has come inside an engine."""
+
+from __future__ import annotations
+
+from array import array
+
+from sim.kv.allocators.paged import Holding
+from workloads.trace import Trace
+
+
+class RequestTable:
+    """What is known of every request before it runs; one entry each. Arrivals may be filled in as they happen."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.arrival_ns = array("q", trace.arrival_ns.tobytes())
+        self.input_tokens = memoryview(trace.input_tokens)
+        self.output_tokens = memoryview(trace.output_tokens)
+        self.priority = memoryview(trace.priority)
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+
+class Sequence:
+    """A request from its first admission on. Times are integer nanoseconds, counts are tokens.
+
+    While it prefills, `computed` counts the tokens whose KV exists and `target` those that must exist before the
+    next token can be sampled: the prompt, or after a preemption the prompt and everything generated so far.
+    While it decodes, it grows by one token a step and nothing here is touched: its progress is the difference
+    between the engine's step and `joined_step`.
+    """
+
+    __slots__ = (
+        "computed",
+        "crossing_step",
+        "first_token_ns",
+        "generated",
+        "index",
+        "joined_step",
+        "kv",
+        "last_step",
+        "output_tokens",
+        "paused_decode_ns",
+        "paused_ns",
+        "paused_prefill_ns",
+        "preemptions",
+        "priority",
+        "scheduled_ns",
+        "target",
+        "ticket",
+        "token_ns",
+    )
+
+    def __init__(self, index: int, table: RequestTable, now_ns: int) -> None:
+        self.index = index
+        self.output_tokens = table.output_tokens[index]
+        self.priority = table.priority[index]
+        self.kv = Holding()
+        self.target = table.input_tokens[index]
+        self.computed = 0
+        self.generated = 0  # as of joined_step while it decodes
+        self.ticket = 0  # number of its latest admission; the running queue is in this order
+        self.joined_step = -1  # engine step at which it began to decode; -1 while it does not
+        self.last_step = -1  # engine step that yields its last token; -1 while it does not decode
+        self.crossing_step = -1  # engine step in which its context fills the sliding window
+        self.preemptions = 0
+        self.scheduled_ns = now_ns
+        self.first_token_ns = -1
+        self.token_ns = -1  # its latest token, as of a preemption
+        self.paused_ns = -1  # when it was preempted; -1 while it runs
+        self.paused_prefill_ns = 0
+        self.paused_decode_ns = 0
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.index}, computed={self.computed}/{self.target}, joined={self.joined_step})"

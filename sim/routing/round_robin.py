@@ -1,0 +1,32 @@
+"""Round robin: each replica in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from sim.routing.decision import ReplicaView
+
+
+class RoundRobin(BaseModel):
+    """Each replica in turn."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["round_robin"] = "round_robin"
+
+    def build(self) -> RoundRobinRouter:
+        return RoundRobinRouter()
+
+
+class RoundRobinRouter:
+    def __init__(self) -> None:
+        self._next = 0
+
+    def route(self, replicas: Sequence[ReplicaView], now_ns: int, rng: np.random.Generator) -> int:  # noqa: ARG002
+        chosen = self._next % len(replicas)
+        self._next = chosen + 1
+        return chosen

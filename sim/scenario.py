@@ -1,0 +1,154 @@
+"""A scenario: everything that a run depends on, as frozen data. Names are those of the serving engines."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sim.batching import AnyBatcher
+from sim.batching.chunked import Chunked
+from sim.routing import AnyRouter
+from sim.routing.least_loaded import LeastLoaded
+from workloads.config import WorkloadConfig
+
+
+def _named(value: Any) -> Any:  # noqa: ANN401  whatever YAML holds
+    """`chunked` is short for `{name: chunked}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Section(BaseModel):
+    """A part of a scenario: frozen, and strict about its keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class HardwareConfig(Section):
+    """The machine of one replica."""
+
+    gpu: str | None = None
+    """A shipped profile, by name (`servetwin profile list`)."""
+    profile: str | None = None
+    """Path of a profile of your own; instead of `gpu`."""
+    tensor_parallel_size: int = Field(1, ge=1, le=64)
+    """GPUs that share each layer."""
+    weight_dtype: Literal["auto", "bfloat16", "fp8", "fp8_block", "nvfp4"] = "auto"
+    """Precision of the linear layers; auto is the checkpoint's own."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> HardwareConfig:
+        if (self.gpu is None) == (self.profile is None):
+            raise ValueError("give either gpu (a shipped profile) or profile (a path)")
+        return self
+
+
+class EngineConfig(Section):
+    """The engine's own options, spelled as in vLLM."""
+
+    max_num_seqs: int = Field(256, ge=1)
+    """Most sequences in a step."""
+    max_num_batched_tokens: int = Field(8192, ge=1)
+    """Most tokens in a step."""
+    max_model_len: int | None = Field(None, ge=2)
+    """Longest sequence; by default the model's own, or what the KV cache can hold if that is less."""
+    async_scheduling: bool = True
+    """Whether the host prepares the next step while the device runs this one."""
+    block_size: int = Field(16, ge=1, le=1024)
+    """Tokens of a KV block."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    """Share of the device memory that the engine may use."""
+    num_gpu_blocks_override: int | None = Field(None, ge=2)
+    """KV blocks, where known from the engine's log; one of them is the engine's own."""
+    kv_cache_dtype: Literal["auto", "bfloat16", "fp8"] = "auto"
+    """Precision of the KV cache; auto is 16-bit."""
+    enforce_eager: bool = False
+    """Run without CUDA graphs."""
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    """Token counts with a captured graph; by default the engine's list."""
+    enable_prefix_caching: Literal[False] = False
+    """Not there yet: only false."""
+    cache_at_start: Literal["cold"] = "cold"
+    """Not there yet: only cold."""
+
+    @model_validator(mode="after")
+    def _seats_within_budget(self) -> EngineConfig:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}), since every running sequence takes a token a step"
+            )
+        return self
+
+
+class ClusterConfig(Section):
+    """How many replicas there are, and what the router hears of them."""
+
+    replicas: int = Field(1, ge=1, le=4096)
+    """Engines behind the router."""
+    signal_delay_ms: float = Field(0.0, ge=0)
+    """How late the router learns that requests finished."""
+    price_per_gpu_hour: float = Field(3.0, ge=0)
+    """For costs, in a currency of yours."""
+
+
+class PoliciesConfig(Section):
+    """Who decides; each a name, or a mapping with a name and options."""
+
+    router: Annotated[AnyRouter, BeforeValidator(_named)] = LeastLoaded()
+    """Which replica a request goes to."""
+    batcher: Annotated[AnyBatcher, BeforeValidator(_named)] = Chunked()
+    """Which tokens a step takes."""
+    allocator: Literal["paged"] = "paged"
+    """Who holds which KV blocks; so far only paged."""
+    eviction: Literal["lru"] = "lru"
+    """What a prefix cache gives up first; without one nothing is evicted, so only the default."""
+    prefetch: Literal["none"] = "none"
+    """Not there yet: only none."""
+
+
+class SloConfig(Section):
+    """Limits that a request must keep to count as good."""
+
+    ttft_ms: float | None = Field(None, gt=0)
+    """Time to first token."""
+    tpot_ms: float | None = Field(None, gt=0)
+    """Time per output token, over a request."""
+    e2el_ms: float | None = Field(None, gt=0)
+    """End-to-end latency."""
+
+    @property
+    def limits_ms(self) -> dict[str, float]:
+        """The limits that are set, by metric."""
+        limits = {"ttft": self.ttft_ms, "tpot": self.tpot_ms, "e2el": self.e2el_ms}
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+class SimulationConfig(Section):
+    """How to compute; never what comes out."""
+
+    fast_forward: bool = True
+    """Take steps that cannot differ at once. The results are the same either way."""
+
+
+class Scenario(Section):
+    """One simulated service and its load."""
+
+    model: str
+    """A shipped model, or the path of a Hugging Face config.json."""
+    hardware: HardwareConfig
+    """The machine of one replica."""
+    engine: EngineConfig = EngineConfig()
+    """Engine options."""
+    cluster: ClusterConfig = ClusterConfig()
+    """Replicas."""
+    policies: PoliciesConfig = PoliciesConfig()
+    """Who decides."""
+    workload: WorkloadConfig
+    """What arrives."""
+    slo: SloConfig = SloConfig()
+    """What counts as good."""
+    simulation: SimulationConfig = SimulationConfig()
+    """How to compute."""
+    seed: int = Field(0, ge=0)
+    """Every random number of the run follows from it."""

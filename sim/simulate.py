@@ -1,0 +1,190 @@
+"""One run: a scenario goes in, records and a summary come out."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections import Counter
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sim.batching.decision import EngineLimits
+from sim.clock import NS_PER_MS
+from sim.cluster import run_cluster
+from sim.cost import CompiledCost, compile_cost
+from sim.memory import KvCapacity, kv_capacity
+from sim.metrics import Requests, kv_usage, serving_metrics, stage_statistics
+from sim.model import ModelSpec, load_model
+from sim.profile import Profile, load_profile
+from sim.records import Status, StepColumns
+from sim.scenario import Scenario
+from workloads.build import Workload, build_workload
+
+
+@dataclass(frozen=True, eq=False)
+class Service:
+    """What a scenario's names stand for: model, profile, KV capacity and the price of a step."""
+
+    model: ModelSpec
+    profile: Profile
+    capacity: KvCapacity
+    cost: CompiledCost
+    limits: EngineLimits
+    max_model_len: int
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A run. `summary` has the keys of a result file of `vllm bench serve`, ours under `sim`."""
+
+    scenario: Scenario
+    service: Service
+    requests: Requests
+    replicas: tuple[StepColumns, ...]
+    summary: dict[str, Any]
+
+
+def build_service(scenario: Scenario) -> Service:
+    """Load and compile what the scenario names; raises InputError where something does not exist or fit."""
+    hardware, engine = scenario.hardware, scenario.engine
+    model = load_model(scenario.model)
+    profile = load_profile(hardware.gpu if hardware.gpu is not None else Path(hardware.profile or ""))
+    shared = {
+        "tensor_parallel_size": hardware.tensor_parallel_size,
+        "weight_dtype": hardware.weight_dtype,
+        "kv_cache_dtype": engine.kv_cache_dtype,
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "max_num_seqs": engine.max_num_seqs,
+        "enforce_eager": engine.enforce_eager,
+        "cudagraph_capture_sizes": engine.cudagraph_capture_sizes,
+    }
+    capacity = kv_capacity(
+        model,
+        memory_bytes=profile.device.memory_bytes,
+        block_size=engine.block_size,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        num_gpu_blocks_override=engine.num_gpu_blocks_override,
+        **shared,
+    )
+    cost = compile_cost(model, profile, async_scheduling=engine.async_scheduling, **shared)
+    longest = min(model.max_position_embeddings, capacity.max_tokens)
+    return Service(
+        model,
+        profile,
+        capacity,
+        cost,
+        EngineLimits(engine.max_num_seqs, engine.max_num_batched_tokens, engine.block_size),
+        engine.max_model_len or longest,
+    )
+
+
+def build_load(scenario: Scenario) -> Workload:
+    """Read or draw the scenario's requests; they depend on `workload` and `seed` alone."""
+    return build_workload(scenario.workload, _streams(scenario.seed)[0])
+
+
+def simulate(scenario: Scenario, service: Service | None = None, workload: Workload | None = None) -> Result:
+    """Run the scenario to the end of its last request. Parts built before, for the same scenario, may be given."""
+    service = service or build_service(scenario)
+    workload = workload or build_load(scenario)
+    requests, replicas = run_cluster(
+        workload.trace,
+        service.cost,
+        service.limits,
+        usable_blocks=service.capacity.usable_blocks,
+        max_model_len=service.max_model_len,
+        replicas=scenario.cluster.replicas,
+        batcher=scenario.policies.batcher,
+        router=scenario.policies.router,
+        router_seed=_streams(scenario.seed)[1],
+        signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
+        max_concurrency=workload.max_concurrency,
+        fast_forward=scenario.simulation.fast_forward,
+    )
+    return Result(scenario, service, requests, replicas, _summary(scenario, service, workload, requests, replicas))
+
+
+def _streams(seed: int) -> list[np.random.SeedSequence]:
+    """One independent stream per consumer, in a fixed order: workload, router."""
+    return np.random.SeedSequence(seed).spawn(2)
+
+
+def _summary(
+    scenario: Scenario,
+    service: Service,
+    workload: Workload,
+    requests: Requests,
+    replicas: tuple[StepColumns, ...],
+) -> dict[str, Any]:
+    config = scenario.workload
+    rate = config.request_rate
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S"),
+        "backend": "sim",
+        "label": None,
+        "model_id": service.model.name,
+        "tokenizer_id": None,
+        "num_prompts": len(requests),
+        "request_rate": "inf" if rate is None or math.isinf(rate) else rate,
+        "burstiness": config.burstiness,
+        "max_concurrency": workload.max_concurrency,
+        **serving_metrics(requests, replicas, scenario.slo.limits_ms),
+        "sim": _own_summary(scenario, service, workload, requests, replicas),
+    }
+
+
+def _own_summary(
+    scenario: Scenario,
+    service: Service,
+    workload: Workload,
+    requests: Requests,
+    replicas: tuple[StepColumns, ...],
+) -> dict[str, Any]:
+    usage_mean, usage_peak = kv_usage(replicas, service.capacity.usable_blocks, requests.duration_ns)
+    busy_ns = sum(int(log.step_ns.sum()) for log in replicas)
+    available_ns = requests.duration_ns * len(replicas)
+    rejected = _rejections(requests)
+    return {
+        "servetwin": version("servetwin"),
+        "seed": scenario.seed,
+        "profile": {
+            "name": service.profile.name,
+            "engine": service.profile.engine,
+            "hash": service.profile.content_hash,
+        },
+        "replicas": len(replicas),
+        "gpus": len(replicas) * scenario.hardware.tensor_parallel_size,
+        "num_gpu_blocks": service.capacity.num_gpu_blocks,
+        "max_model_len": service.max_model_len,
+        "steps": sum(int(log.step_ns.size) for log in replicas),
+        "busy_fraction": busy_ns / available_ns if available_ns else 0.0,
+        "preemptions": int(requests.columns["preemptions"].sum()),
+        "prefix_hit_rate": None,
+        "kv_usage_mean": usage_mean,
+        "kv_usage_peak": usage_peak,
+        "stages_ms": stage_statistics(requests),
+        "rejected": rejected,
+        "extrapolated": dict(service.cost.extrapolated),
+        "warnings": [*workload.trace.warnings, *_advice(rejected, service)],
+    }
+
+
+def _rejections(requests: Requests) -> dict[str, int]:
+    counts = Counter(requests.columns["status"].tolist())
+    return {status.name.lower(): counts[status] for status in Status if status and counts[status]}
+
+
+def _advice(rejected: dict[str, int], service: Service) -> list[str]:
+    """Name what refused requests, and what would let them in."""
+    remedy = {
+        "exceeds_max_model_len": f"are longer than max_model_len ({service.max_model_len})",
+        "exceeds_kv_cache": f"need more KV than there is ({service.capacity.usable_blocks} blocks)",
+        "exceeds_max_num_batched_tokens": (
+            f"are longer than max_num_batched_tokens ({service.limits.max_num_batched_tokens}), and this batcher "
+            "never splits a prompt"
+        ),
+    }
+    return [f"{count} requests were refused: they {remedy[reason]}" for reason, count in rejected.items()]

@@ -1,0 +1,1 @@
+"""Questions asked by running the simulator many times."""

@@ -1,0 +1,52 @@
+"""Small engines for tests: a cluster without a model or a profile, on a cost with closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.batching.chunked import Chunked
+from sim.batching.decision import BatcherConfig, EngineLimits
+from sim.cluster import run_cluster
+from sim.cost import StepCost
+from sim.metrics import Requests
+from sim.records import StepColumns
+from sim.routing.least_loaded import LeastLoaded
+from workloads.trace import Trace
+
+
+def trace_of(*requests: tuple[int, int, int]) -> Trace:
+    """Requests as (arrival ns, input tokens, output tokens)."""
+    arrivals, inputs, outputs = zip(*requests, strict=True) if requests else ((), (), ())
+    return Trace.build(arrivals, inputs, outputs)
+
+
+def run(
+    trace: Trace,
+    cost: StepCost,
+    *,
+    batcher: BatcherConfig | None = None,
+    router: object = None,
+    max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 64,
+    block_size: int = 4,
+    usable_blocks: int = 1000,
+    max_model_len: int = 1 << 40,
+    max_concurrency: int | None = None,
+    replicas: int = 1,
+    signal_delay_ns: int = 0,
+    fast_forward: bool = True,
+) -> tuple[Requests, tuple[StepColumns, ...]]:
+    return run_cluster(
+        trace,
+        cost,
+        EngineLimits(max_num_seqs, max_num_batched_tokens, block_size),
+        usable_blocks=usable_blocks,
+        max_model_len=max_model_len,
+        replicas=replicas,
+        batcher=batcher or Chunked(),
+        router=router or LeastLoaded(),
+        router_seed=np.random.SeedSequence(1),
+        signal_delay_ns=signal_delay_ns,
+        max_concurrency=max_concurrency,
+        fast_forward=fast_forward,
+    )

@@ -1,0 +1,96 @@
+"""Taking many steps at once is an optimisation: records and summaries are the same, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.batching.chunked import Chunked
+from sim.batching.continuous import Continuous
+from sim.batching.dynamic_chunked import DynamicChunked
+from sim.batching.static_batch import StaticBatch
+from sim.metrics import kv_usage, serving_metrics, stage_statistics
+from sim.routing.least_loaded import LeastLoaded
+from sim.routing.round_robin import RoundRobin
+from tests.sim.doubles import AffineCost
+from tests.sim.engines import run, trace_of
+
+requests = st.lists(
+    st.tuples(
+        # Coarse times on purpose: arrivals at one instant, and exactly at the end of a step.
+        st.integers(0, 60).map(lambda t: t * 1000),
+        st.integers(1, 90),
+        st.integers(1, 40),
+    ),
+    min_size=1,
+    max_size=30,
+).map(sorted)
+batchers = st.one_of(
+    st.just(Chunked()),
+    st.builds(Chunked, chunk_tokens=st.integers(1, 40)),
+    st.just(Continuous()),
+    st.builds(StaticBatch, batch_size=st.integers(1, 6), max_wait_ms=st.sampled_from([0, 0.002, 0.01])),
+    st.builds(
+        DynamicChunked,
+        target_tpot_ms=st.sampled_from([0.0001, 0.002, 0.02]),
+        min_chunk_tokens=st.integers(1, 16),
+        kv_headroom=st.sampled_from([0.0, 0.3]),
+    ),
+)
+costs = st.builds(
+    AffineCost,
+    base_ns=st.sampled_from([1, 500, 1000, 2000]),
+    per_seq_ns=st.sampled_from([0, 7, 250]),
+    per_context_ns=st.sampled_from([0, 1, 3]),
+    per_window_ns=st.sampled_from([0, 2]),
+    per_prefill_token_ns=st.sampled_from([0, 11, 50]),
+    sliding_window=st.sampled_from([None, None, 5, 24]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    requests=requests,
+    batcher=batchers,
+    cost=costs,
+    blocks=st.integers(8, 60),
+    seats=st.integers(1, 8),
+    budget=st.integers(8, 130),
+    replicas=st.integers(1, 3),
+    router=st.sampled_from([LeastLoaded(), RoundRobin()]),
+    concurrency=st.one_of(st.none(), st.integers(1, 10)),
+    delay=st.sampled_from([0, 1000, 3500]),
+)
+def test_records_and_summaries_are_identical(
+    requests, batcher, cost, blocks, seats, budget, replicas, router, concurrency, delay
+):
+    def outcome(fast_forward: bool) -> tuple[dict, tuple, dict]:
+        done, logs = run(
+            trace_of(*requests),
+            cost,
+            batcher=batcher,
+            router=router,
+            max_num_seqs=seats,
+            max_num_batched_tokens=max(budget, seats),
+            usable_blocks=blocks,
+            max_concurrency=concurrency,
+            replicas=replicas,
+            signal_delay_ns=delay,
+            fast_forward=fast_forward,
+        )
+        summary = {
+            **serving_metrics(done, logs, {"ttft": 0.02, "tpot": 0.002}),
+            **stage_statistics(done),
+            "kv": kv_usage(logs, blocks, done.duration_ns),
+        }
+        return dict(done.columns), logs, summary
+
+    columns, logs, summary = outcome(True)
+    other_columns, other_logs, other_summary = outcome(False)
+    for name, column in columns.items():
+        assert np.array_equal(column, other_columns[name]), name
+    for log, other in zip(logs, other_logs, strict=True):
+        for name, column in vars(log).items():
+            assert np.array_equal(column, getattr(other, name)), name
+    assert summary == other_summary
