@@ -1,56 +1,95 @@
-"""The price of an engine step: what the engine loop asks of a cost model, and the breakdown it can report.
+"""The cost of engine steps: compiled once per model, hardware and limits, then priced in microseconds.
 
-Contexts are counted one way everywhere: a decoding sequence attends to `num_computed_tokens + 1` tokens (its
-KV so far and the token being computed), and `context_tokens` is the sum of that over the decoding sequences
-of the step; `window_context_tokens` is the sum of `min(that, sliding_window)`, and is ignored where
-`sliding_window` is None. A chunk `(new_tokens, computed_before)` computes `new_tokens` of one sequence on top
-of `computed_before`.
+    gpu  = layers by computed tokens + attention by context + LM head and sampling by sequences
+    step = max(gpu, host floor) + host overhead
+
+Tables by token count are built in bulk, the first time a mixed step is priced. Attention of decodes is
+compiled per number of sequences into segments linear in the summed context, that of prefill chunks into a
+grid over (new tokens, context), bilinear between its knots. One price is one sum of floats, rounded once,
+half to even, to nanoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.chunk_cost import ChunkGrid
+from sim.cost_terms import StepTerms, kernels_per_layer, total
+from sim.cudagraph import capture_sizes, padded_tokens
+from sim.host_time import HostTime
+from sim.model import ModelSpec
+from sim.profile import Profile
+from sim.segments import Segments, ladder, through
+from sim.step_cost import StepCost, StepParts
+
+__all__ = ["CompiledCost", "StepCost", "StepParts", "compile_cost"]
+
+# CPU time of one kernel launch outside a graph: the cheapest eager kernels of Vidur's H100 tables (norms, few
+# tokens) take 4 us, which is launch, not work.
+EAGER_LAUNCH_S = 4e-6
+_NS = 1e9
+_COUNT = np.arange(4096, dtype=np.float64)
+
 
 @dataclass(frozen=True, slots=True)
-class StepParts:
-    """A step taken apart. The terms in `seconds` sum to the price before it is rounded to nanoseconds."""
+class _Mixed:
+    """What steps with prefill chunks are made of [ns]: by chunk, by tokens, by sequences."""
 
-    overhead_s: float
-    compute_s: float
-    hbm_bytes: float
-    link_bytes: float
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def total_s(self) -> float:
-        return sum(self.seconds.values())
+    grid: ChunkGrid
+    layers: list[float]
+    heads: list[float]  # with the host overhead
 
 
-class StepCost(Protocol):
-    """What the engine loop asks. Prices are whole nanoseconds, at least 1."""
+@dataclass(frozen=True, slots=True)
+class _Decode:
+    """Pure decode of n sequences [ns]: what it costs in full by the context, and its attention alone."""
 
-    @property
-    def sliding_window(self) -> int | None:
-        """Window [tokens] of the layers that have one; None where every layer attends to everything."""
+    whole: Segments  # layers, head, host, and attention of the layers without a window
+    attention: Segments  # the last of these alone, for mixed steps
+    windowed: Segments | None  # attention of the layers with a window, by the window context
+    floor: float
+
+
+class CompiledCost:
+    """A `StepCost` of one model on one hardware; the text of the module gives the arithmetic."""
+
+    def __init__(self, terms: StepTerms, host: HostTime, sizes: tuple[int, ...], max_tokens: int) -> None:
+        model = terms.model
+        self.sliding_window = model.sliding_window if model.num_window_layers else None
+        self._terms = terms
+        self._host = host
+        self._max_tokens = max_tokens
+        self._padded: list[int] = padded_tokens(sizes, max_tokens).tolist()
+        self._captured = sizes[-1] if sizes else 0
+        self._eager_ns = _NS * EAGER_LAUNCH_S * model.num_layers * kernels_per_layer(model, terms.tp)
+        self._launch_ns = _NS * terms.prefill_launches()
+        self._decodes: dict[int, _Decode] = {}
+        self._mixed: _Mixed | None = None
+        self._longest = 1  # context of a prompt priced so far
+        total(terms.layers(1))  # what the profile cannot price is refused here, not in the first step
 
     def decode_ns(self, num_seqs: int, context_tokens: int, window_context_tokens: int) -> int:
-        """One step that decodes one token of each of `num_seqs` sequences."""
+        row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
+        price = row.whole.at(context_tokens)
+        if row.windowed is not None:
+            price += row.windowed.at(window_context_tokens)
+        return round(max(price, row.floor))
 
     def decode_window_ns(
         self, num_seqs: int, context_tokens: int, window_context_tokens: int, growing: int, steps: int
     ) -> NDArray[np.int64]:
-        """Price `steps` successive decode steps of the same sequences.
-
-        Step j has `context_tokens + num_seqs * j` and `window_context_tokens + growing * j`: `growing` of
-        the sequences stay below the sliding window to the end of the call. Element j equals `decode_ns`
-        there, bit for bit.
-        """
+        row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
+        step = _COUNT[:steps] if steps <= len(_COUNT) else np.arange(steps, dtype=np.float64)
+        last = context_tokens + num_seqs * (steps - 1)
+        price = row.whole.many(step * num_seqs + context_tokens, context_tokens, last)
+        if row.windowed is not None:
+            last = window_context_tokens + growing * (steps - 1)
+            price += row.windowed.many(step * growing + window_context_tokens, window_context_tokens, last)
+        return np.rint(np.maximum(price, row.floor)).astype(np.int64)
 
     def mixed_ns(
         self,
@@ -59,7 +98,25 @@ class StepCost(Protocol):
         window_context_tokens: int,
         chunks: Sequence[tuple[int, int]],
     ) -> int:
-        """One step that decodes `num_seqs` sequences (may be 0) beside prefill `chunks`."""
+        if not chunks:
+            return self.decode_ns(num_seqs, context_tokens, window_context_tokens)
+        mixed = self._mixed or self._compile_mixed()
+        tokens, price = num_seqs, 0.0
+        for new, computed in chunks:
+            tokens += new
+            price += mixed.grid.at(new, computed)
+            self._longest = max(self._longest, new + computed)
+        if num_seqs:
+            row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
+            price += row.attention.at(context_tokens)
+            if row.windowed is not None:
+                price += row.windowed.at(window_context_tokens)
+        else:
+            price += self._launch_ns
+        sequences = num_seqs + len(chunks)
+        price += mixed.layers[tokens] + mixed.heads[sequences] + self._host.token_ns * (tokens - num_seqs)
+        floor = self._floor_ns(tokens, sequences)
+        return round(max(price, floor))
 
     def parts(
         self,
@@ -68,4 +125,90 @@ class StepCost(Protocol):
         window_context_tokens: int,
         chunks: Sequence[tuple[int, int]],
     ) -> StepParts:
-        """Take the same step apart, for reports and for sharing bandwidth."""
+        terms, prefill = self._terms, sum(new for new, _ in chunks)
+        tokens, sequences = self._padded[num_seqs + prefill], num_seqs + len(chunks)
+        seconds = {name: float(value) for name, value in terms.layers(tokens).items()}
+        for name, value in terms.head(sequences).items():
+            seconds[name] = seconds.get(name, 0.0) + float(value)
+        if num_seqs:
+            row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
+            windowed = row.windowed.at(window_context_tokens) if row.windowed else 0.0
+            seconds["decode_attention"] = (row.attention.at(context_tokens) + windowed) / _NS
+        if chunks:
+            grid = (self._mixed or self._compile_mixed()).grid
+            launch = 0.0 if num_seqs else self._launch_ns
+            seconds["prefill_attention"] = (launch + sum(grid.at(*chunk) for chunk in chunks)) / _NS
+        busy = sum(seconds.values())
+        seconds["host"] = (self._host.overhead_ns(sequences) + self._host.token_ns * prefill) / _NS
+        idle = self._floor_ns(num_seqs + prefill, sequences) / _NS - busy - seconds["host"]
+        if idle > 0:
+            seconds["host_wait"] = idle
+        overhead = sum(seconds.values()) - busy
+        hbm, link = terms.bytes_moved(tokens, context_tokens, window_context_tokens, chunks)
+        return StepParts(overhead_s=overhead, compute_s=busy, hbm_bytes=hbm, link_bytes=link, seconds=seconds)
+
+    @property
+    def extrapolated(self) -> Mapping[str, str]:
+        """Terms asked outside the range of their measurements so far, with the axis and range in words."""
+        return self._terms.extrapolated(self._max_tokens, max(self._decodes, default=1), self._longest)
+
+    def _floor_ns(self, tokens: int, sequences: int) -> float:
+        eager = self._eager_ns if tokens > self._captured else 0.0
+        return max(1.0, self._host.floor_ns(sequences) + eager)
+
+    def _compile_decode(self, num_seqs: int) -> _Decode:
+        terms, model = self._terms, self._terms.model
+        context = num_seqs * ladder(1, model.max_position_embeddings)
+        attention = through(context, _NS * terms.decode_attention(num_seqs, context, window=False))
+        windowed = None
+        if self.sliding_window is not None:
+            context = num_seqs * ladder(1, self.sliding_window)
+            windowed = through(context, _NS * terms.decode_attention(num_seqs, context, window=True))
+        base = _NS * float(total(terms.layers(self._padded[num_seqs])) + total(terms.head(num_seqs)))
+        row = _Decode(
+            whole=attention.shifted(base + self._host.overhead_ns(num_seqs)),
+            attention=attention,
+            windowed=windowed,
+            floor=self._floor_ns(num_seqs, num_seqs),
+        )
+        self._decodes[num_seqs] = row
+        return row
+
+    def _compile_mixed(self) -> _Mixed:
+        padded = np.asarray(self._padded)
+        sizes, where = np.unique(padded, return_inverse=True)
+        layers = _NS * total(self._terms.layers(np.maximum(sizes, 1)))[where]
+        sequences = np.arange(self._max_tokens + 1)
+        heads = _NS * total(self._terms.head(np.maximum(sequences, 1)))
+        overhead = [self._host.overhead_ns(int(count)) for count in sequences]
+        self._mixed = _Mixed(
+            grid=ChunkGrid(self._terms, self._max_tokens),
+            layers=layers.tolist(),
+            heads=(heads + overhead).tolist(),
+        )
+        return self._mixed
+
+
+def compile_cost(
+    model: ModelSpec,
+    profile: Profile,
+    *,
+    tensor_parallel_size: int = 1,
+    weight_dtype: str = "auto",
+    kv_cache_dtype: str = "auto",
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    async_scheduling: bool = True,
+    enforce_eager: bool = False,
+    cudagraph_capture_sizes: Sequence[int] | None = None,
+) -> CompiledCost:
+    """Build the price list of a model on a profile's GPUs under an engine's limits."""
+    sizes = capture_sizes(
+        max_num_seqs,
+        max_num_batched_tokens,
+        enforce_eager=enforce_eager,
+        cudagraph_capture_sizes=cudagraph_capture_sizes,
+    )
+    terms = StepTerms.of(model, profile, tensor_parallel_size, weight_dtype, kv_cache_dtype)
+    host = HostTime.of(profile.host, model.num_layers, async_scheduling=async_scheduling)
+    return CompiledCost(terms, host, sizes, max(max_num_batched_tokens, max_num_seqs))

@@ -137,6 +137,6 @@ def activation_bytes(
 def _too_large(model: ModelSpec, needed: int, budget: int, tp: int) -> str:
     return (
         f"hardware: {model.name} needs {needed / 1e9:.1f} GB on each GPU (tensor_parallel_size: {tp}) before "
-        f"any useful KV, of {budget / 1e9:.1f} GB available; raise tensor_parallel_size, set weight_dtype: fp8, "
+        f"any useful KV, of {budget / 1e9:.1f} GB; raise tensor_parallel_size, set weight_dtype: fp8, "
         f"or raise gpu_memory_utilization"
     )

@@ -1,0 +1,234 @@
+"""The terms of a step: what a model asks of a profile's curves, in seconds over all layers of one GPU.
+
+A layer is: norm, QKV, rotary embedding and KV write, attention, output projection, all-reduce, norm, gate
+and up, activation, down, all-reduce; experts in place of the MLP where the model has them. Token counts are
+those computed, padding included. Byte counts of the small kernels (norms and so on) are what each reads and
+writes once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sim.model import WEIGHT_BYTES, ModelSpec
+from sim.profile import Profile
+from workloads.errors import ConfigError
+
+Float = NDArray[np.float64]
+Terms = dict[str, Float]
+
+_ACTIVATION: Final = 2  # bytes of an activation
+# Sampling reads 16-bit logits, writes and rereads their fp32 copy: 2 + 4 + 4 bytes a logit, two kernels.
+_SAMPLER_BYTES: Final = 10
+_KERNELS_DENSE: Final = 10
+_KERNELS_MOE: Final = 16
+
+
+def total(terms: Terms) -> Float:
+    """Sum the terms of a step, in their order."""
+    return sum(terms.values(), start=np.float64(0.0))  # type: ignore[return-value]
+
+
+def kernels_per_layer(model: ModelSpec, tensor_parallel_size: int) -> int:
+    """Count the launches of one layer in an engine without graphs."""
+    kernels = _KERNELS_MOE if model.moe is not None else _KERNELS_DENSE
+    return kernels + (2 if tensor_parallel_size > 1 else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTerms:
+    """Curves of one profile, asked with the shapes of one model on one of `tp` GPUs."""
+
+    model: ModelSpec
+    profile: Profile
+    tp: int
+    weight_dtype: str
+    expert_dtype: str
+    kv_dtype: str
+
+    @classmethod
+    def of(
+        cls, model: ModelSpec, profile: Profile, tp: int, weight_dtype: str, kv_cache_dtype: str
+    ) -> StepTerms:
+        if model.mla is not None:
+            raise ConfigError(f"model: {model.name} uses latent attention (MLA), which is not priced for now")
+        model.kv_bytes_per_token(kv_cache_dtype, tp)  # refuses unknown dtypes and indivisible heads
+        experts = model.resolve_expert_dtype(weight_dtype)
+        return cls(
+            model=model,
+            profile=profile,
+            tp=tp,
+            weight_dtype=model.resolve_weight_dtype(weight_dtype),
+            expert_dtype="w4a16_mxfp4" if experts == "mxfp4" else experts,
+            kv_dtype="fp8" if kv_cache_dtype == "fp8" else "bfloat16",
+        )
+
+    @property
+    def heads(self) -> int:
+        return self.model.num_heads // self.tp
+
+    @property
+    def kv_heads(self) -> int:
+        return self.model.kv_heads_per_gpu(self.tp)
+
+    @property
+    def attention_layout(self) -> tuple[str, int, int, int]:
+        return self.kv_dtype, self.heads, self.kv_heads, self.model.head_dim
+
+    def gemm_shapes(self) -> list[tuple[str, int, int, int]]:
+        """(dtype, n, k, how many in the model) of the GEMMs over all tokens."""
+        model, dtype, tp = self.model, self.weight_dtype, self.tp
+        hidden, dense = model.hidden_size, model.num_layers - model.num_moe_layers
+        shapes = [
+            (dtype, (self.heads + 2 * self.kv_heads) * model.head_dim, hidden, model.num_layers),
+            (dtype, hidden, self.heads * model.head_dim, model.num_layers),
+        ]
+        if dense:
+            shapes.append((dtype, 2 * model.intermediate_size // tp, hidden, dense))
+            shapes.append((dtype, hidden, model.intermediate_size // tp, dense))
+        if model.moe is not None:
+            shapes.append(("bfloat16", model.moe.num_experts, hidden, model.num_moe_layers))
+            shared = model.moe.num_shared_experts * model.moe.expert_intermediate_size // tp
+            if shared:
+                shapes.append((dtype, 2 * shared, hidden, model.num_moe_layers))
+                shapes.append((dtype, hidden, shared, model.num_moe_layers))
+        return shapes
+
+    def layers(self, tokens: ArrayLike) -> Terms:
+        """Everything in the layers but attention, for a step of `tokens`."""
+        count = np.asarray(tokens, dtype=np.float64)
+        gemm = np.zeros_like(count)
+        for dtype, n, k, times in self.gemm_shapes():
+            gemm += times * self.profile.gemm_s(dtype, count, n, k)
+        terms = {"gemm": gemm, "elementwise": self._elementwise(count)}
+        if self.model.moe is not None:
+            moe = self.model.moe
+            terms["moe"] = self.model.num_moe_layers * self.profile.moe_s(
+                self.expert_dtype,
+                count,
+                self.model.hidden_size,
+                moe.expert_intermediate_size,
+                moe.top_k,
+                moe.num_experts,
+                self.tp,
+            )
+        if self.tp > 1:
+            message = count * self.model.hidden_size * _ACTIVATION
+            terms["all_reduce"] = 2 * self.model.num_layers * self.profile.all_reduce_s(self.tp, message)
+        return terms
+
+    def head(self, sequences: ArrayLike) -> Terms:
+        """LM head, gathering of logits and sampling for `sequences`."""
+        rows = np.asarray(sequences, dtype=np.float64)
+        model = self.model
+        columns = model.vocab_size // self.tp
+        terms = {
+            "lm_head": self.profile.gemm_s("bfloat16", rows, columns, model.hidden_size),
+            "sampler": 2 * self.profile.elementwise_s(rows, model.vocab_size * _SAMPLER_BYTES / 2),
+        }
+        if self.tp > 1:  # an all-gather moves half of what an all-reduce of the same result moves
+            terms["all_reduce"] = 0.5 * self.profile.all_reduce_s(self.tp, rows * model.vocab_size * 2.0)
+        return terms
+
+    def decode_attention(self, num_seqs: int, context_tokens: ArrayLike, *, window: bool) -> Float:
+        """All layers with (or without) the sliding window; context is summed over the sequences."""
+        layers = self.model.num_window_layers if window else self.model.num_full_layers
+        size = (self.model.sliding_window or 0) if window else 0
+        return layers * self.profile.decode_attention_s(
+            *self.attention_layout, size, num_seqs, context_tokens
+        )
+
+    def prefill_attention(self, new_tokens: ArrayLike, context_tokens: ArrayLike) -> Float:
+        """All layers, without the launches: what one more sequence adds to a launch."""
+        total = np.zeros(np.broadcast(new_tokens, context_tokens).shape)
+        for layers, window in self.kinds_of_layers():
+            seconds = self.profile.prefill_attention_s(
+                *self.attention_layout, window, new_tokens, context_tokens
+            )
+            launch = self.profile.attention_launch_s(*self.attention_layout, window)
+            total += layers * np.maximum(seconds - launch, 0.0)
+        return total
+
+    def prefill_launches(self) -> float:
+        """Seconds of the attention launches of one step, over all layers."""
+        return sum(
+            layers * self.profile.attention_launch_s(*self.attention_layout, window)
+            for layers, window in self.kinds_of_layers()
+        )
+
+    def kinds_of_layers(self) -> list[tuple[int, int]]:
+        """(how many layers, their window or 0)."""
+        model = self.model
+        kinds = [(model.num_full_layers, 0), (model.num_window_layers, model.sliding_window or 0)]
+        return [(layers, window) for layers, window in kinds if layers]
+
+    def bytes_moved(
+        self,
+        tokens: int,
+        context_tokens: int,
+        window_context_tokens: int,
+        chunks: Sequence[tuple[int, int]],
+    ) -> tuple[float, float]:
+        """Bytes that a step reads from HBM (weights and KV), and that each GPU sends to the others."""
+        model, window = self.model, self.model.sliding_window or 0
+        kv = model.num_full_layers * (context_tokens + sum(new + computed for new, computed in chunks))
+        reach = sum(new + min(computed, window) for new, computed in chunks)
+        kv += model.num_window_layers * (window_context_tokens + reach)
+        hbm = self._weight_bytes_read(tokens) + kv * model.kv_bytes_per_token_layer(self.kv_dtype, self.tp)
+        message = tokens * model.hidden_size * _ACTIVATION
+        # A ring moves 2 (g - 1) / g of the message (Patarasu and Yuan, 2009); two all-reduces a layer.
+        return hbm, 2 * model.num_layers * message * 2 * (self.tp - 1) / self.tp
+
+    def extrapolated(self, max_tokens: int, max_seqs: int, longest: int) -> dict[str, str]:
+        """Terms that such steps ask outside their measured range."""
+        outside, layout = self.profile.outside, self.attention_layout[1:]
+        names = ("heads", "kv_heads", "head_dim")
+        heads = dict(zip(names, layout, strict=True))
+        said = [
+            outside("gemm", dtype=dtype, m=[1, max_tokens], n=n, k=k) for dtype, n, k, _ in self.gemm_shapes()
+        ]
+        said += [
+            outside(
+                "prefill_attention", kv_dtype=self.kv_dtype, **heads, new_tokens=min(longest, max_tokens)
+            ),
+            outside("decode_attention", kv_dtype=self.kv_dtype, **heads, num_seqs=max_seqs),
+        ]
+        if self.model.moe is not None:
+            said.append(outside("moe", dtype=self.expert_dtype, tokens=[1, max_tokens]))
+        if self.tp > 1:
+            message = max_tokens * self.model.hidden_size * _ACTIVATION
+            said.append(outside("all_reduce", gpus=self.tp, message_bytes=message))
+        return {text.split(":")[0]: text for text in said if text is not None}
+
+    def _weight_bytes_read(self, tokens: int) -> float:
+        """All weights, but of the experts only those that are met."""
+        model = self.model
+        linear = WEIGHT_BYTES[self.weight_dtype]
+        read = model.vocab_size * model.hidden_size * 2.0 / self.tp
+        read += sum(n * k * times * linear for _, n, k, times in self.gemm_shapes())
+        if model.moe is not None:
+            moe = model.moe
+            met = moe.num_experts * (1 - (1 - moe.top_k / moe.num_experts) ** tokens)
+            one = 3.0 * model.hidden_size * moe.expert_intermediate_size / self.tp
+            dtype = "mxfp4" if self.expert_dtype == "w4a16_mxfp4" else self.expert_dtype
+            read += model.num_moe_layers * met * one * WEIGHT_BYTES[dtype]
+        return read
+
+    def _elementwise(self, tokens: Float) -> Float:
+        model = self.model
+        norm = self.profile.elementwise_s(tokens, 4 * model.hidden_size * _ACTIVATION)
+        heads = (self.heads + self.kv_heads) * model.head_dim
+        rope = self.profile.elementwise_s(tokens, 2 * heads * _ACTIVATION)
+        write = self.profile.elementwise_s(tokens, 4 * self.kv_heads * model.head_dim * _ACTIVATION)
+        layer = 2 * norm + rope + write
+        if model.qk_norm:
+            layer = layer + rope
+        dense = model.num_layers - model.num_moe_layers
+        gate = self.profile.elementwise_s(tokens, 3 * model.intermediate_size // self.tp * _ACTIVATION)
+        embedding = self.profile.elementwise_s(tokens, 2 * model.hidden_size * _ACTIVATION)
+        return model.num_layers * layer + dense * gate + embedding + norm
