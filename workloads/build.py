@@ -12,6 +12,7 @@ from workloads.config import WorkloadConfig
 from workloads.errors import ConfigError
 from workloads.lengths import draw_lengths
 from workloads.readers import read_trace
+from workloads.sessions import SessionsConfig, Window, draw_sessions
 from workloads.streams import Streams
 from workloads.tenants import assign_tenants
 from workloads.trace import NS_PER_S, Int64, Trace
@@ -49,7 +50,7 @@ def _from_lengths(config: WorkloadConfig, streams: Streams) -> Trace:
     assert config.input_tokens is not None
     assert config.output_tokens is not None
     if config.sessions is not None:
-        raise ConfigError("sessions: not there yet")
+        return _from_sessions(config, config.sessions, streams)
     arrival = _draw_arrivals(config, streams, config.num_requests)
     inputs = draw_lengths(config.input_tokens, streams.of("inputs"), arrival.size)
     outputs = draw_lengths(config.output_tokens, streams.of("outputs"), arrival.size)
@@ -57,6 +58,16 @@ def _from_lengths(config: WorkloadConfig, streams: Streams) -> Trace:
     if config.duration_s is None:
         return trace
     return trace.head(int(np.searchsorted(arrival, round(config.duration_s * NS_PER_S))))
+
+
+def _from_sessions(config: WorkloadConfig, sessions: SessionsConfig, streams: Streams) -> Trace:
+    assert config.input_tokens is not None
+    assert config.output_tokens is not None
+    assert config.request_rate is not None
+    burstiness = 1.0 if config.burstiness is None else config.burstiness
+    end_ns = None if config.duration_s is None else round(config.duration_s * NS_PER_S)
+    window = Window(config.request_rate, burstiness, config.num_requests, end_ns)
+    return draw_sessions(sessions, config.input_tokens, config.output_tokens, streams, window)
 
 
 def _from_file(config: WorkloadConfig, streams: Streams, path: Path) -> Trace:

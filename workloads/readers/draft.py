@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.errors import TraceFormatError
-from workloads.trace import NS_PER_S, BlockHashes, Int64, Trace
+from workloads.trace import NS_PER_S, BlockHashes, Int64, Trace, session_codes
 
 _IDLE_GAPS = 10  # a first arrival later than so many mean gaps is worth a word
 
@@ -93,6 +93,12 @@ class Draft:
                 message = f"{self.names[0]} goes back by {by:.9g} s; rows must be sorted by time"
                 self.fail(row, message)
         return times - times.min() if self.wall_clock else times
+
+
+def conversations(talks: Sequence[tuple[str, bool]]) -> Int64:
+    """Return session codes from (conversation, has several turns); one that never has is no session."""
+    several = {name for name, turns in talks if turns}
+    return session_codes([name if name in several else None for name, _ in talks])
 
 
 def _idle_start(times: Int64) -> list[str]:

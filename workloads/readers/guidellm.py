@@ -1,0 +1,95 @@
+"""guidellm benchmarks.json: intended starts (wall clock, s) and the server's token counts, by completion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workloads.errors import TraceFormatError
+from workloads.readers.draft import Draft, conversations
+from workloads.readers.source import json_time, json_whole, parse_object, read_text, shown
+from workloads.trace import NS_PER_S, Trace
+
+
+def read(path: Path, *, drop_failed: bool = False) -> Trace:
+    """Read the only benchmark of a file; errored and incomplete requests count as failed."""
+    benchmark = _benchmark(path, parse_object(path, None, read_text(path)))
+    groups = benchmark.get("requests")
+    if not isinstance(groups, dict) or not isinstance(groups.get("successful"), list):
+        raise TraceFormatError(
+            path, None, "no benchmarks[0].requests.successful; keep each request in the output"
+        )
+    good = _records(path, groups, "successful")
+    bad = _records(path, groups, "errored") + _records(path, groups, "incomplete")
+    if not good + bad:
+        raise TraceFormatError(path, None, "no requests; a trace has at least one")
+    lines = [None] * (len(good) + len(bad))
+    zeros = [0] * len(bad)
+    starts = [_start(record) for record in good + bad]
+    inputs = [record.get("prompt_tokens") for record in good] + zeros
+    outputs = [record.get("output_tokens") for record in good] + zeros
+    output = json_whole(path, lines, "output_tokens", outputs)
+    return Draft(
+        path=path,
+        lines=lines,
+        arrival_ns=json_time(path, lines, "info.timings.targeted_start", starts, NS_PER_S),
+        input_tokens=json_whole(path, lines, "prompt_tokens", inputs),
+        output_tokens=output,
+        failed=(output == 0) | (np.arange(len(lines)) >= len(good)),
+        names=("targeted_start", "prompt_tokens", "output_tokens"),
+        session=conversations([_talk(record) for record in good + bad]),
+        completion_order=True,
+        wall_clock=True,
+        warnings=_warnings(benchmark),
+    ).finish(drop_failed=drop_failed)
+
+
+def _benchmark(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    found = document.get("benchmarks")
+    if not isinstance(found, list) or not found:
+        raise TraceFormatError(path, None, "no benchmarks; a guidellm file has a list of them")
+    if len(found) > 1:
+        raise TraceFormatError(
+            path,
+            None,
+            f"{len(found)} benchmarks (one a rate) in one file; run guidellm with one rate for a trace",
+        )
+    if not isinstance(found[0], dict):
+        raise TraceFormatError(path, None, f"benchmarks[0] is {shown(found[0])}; an object is expected")
+    return found[0]
+
+
+def _records(path: Path, groups: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    records = groups.get(name) or []
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise TraceFormatError(path, None, f"requests.{name} is not a list of requests")
+    return records
+
+
+def _timings(record: dict[str, Any]) -> dict[str, Any]:
+    info = record.get("info")
+    timings = info.get("timings") if isinstance(info, dict) else None
+    return timings if isinstance(timings, dict) else {}
+
+
+def _start(record: dict[str, Any]) -> Any:  # noqa: ANN401 - a number, if the file is right
+    """The intended start; the real one where none was intended."""
+    target = _timings(record).get("targeted_start")
+    return record.get("request_start_time") if target is None else target
+
+
+def _talk(record: dict[str, Any]) -> tuple[str, bool]:
+    """The conversation of a request, and whether this shows that it has several turns."""
+    info = record.get("info")
+    info = info if isinstance(info, dict) else {}
+    return str(info.get("conversation_id")), bool(info.get("turn_index") or info.get("preceding_nodes"))
+
+
+def _warnings(benchmark: dict[str, Any]) -> list[str]:
+    strategy = (benchmark.get("config") or {}).get("strategy")
+    kind = strategy.get("type_") or strategy.get("kind") if isinstance(strategy, dict) else None
+    if kind in {"concurrent", "throughput", "synchronous"}:
+        return [f"a closed loop ({kind}): starts follow the server's answers; use max_concurrency instead"]
+    return []
