@@ -25,7 +25,7 @@ _PILOT = 4096  # sessions drawn to learn how many turns they have
 
 @dataclass(frozen=True)
 class Window:
-    """How much is drawn: at most `count` requests, all before `end_ns`; `rate` in requests/s in the long run."""
+    """How much is drawn: at most `count` requests, all before `end_ns`, at `rate` requests/s in the end."""
 
     rate: float
     burstiness: float

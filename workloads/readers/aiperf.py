@@ -78,6 +78,6 @@ def _counts(rows: Rows, side: str) -> list[Any]:
 
 
 def _talk(row: dict[str, Any]) -> tuple[str, bool]:
-    """The conversation of a request, and whether this shows that it has several turns."""
+    """Return the conversation of a request, and whether this shows that it has several turns."""
     meta = row["metadata"]
     return str(meta.get("x_correlation_id", meta.get("conversation_id"))), bool(meta.get("turn_index"))

@@ -39,6 +39,11 @@ _CSV = {
     "burstgpt": {"Timestamp", "Request tokens", "Response tokens"},
     "vidur": {"num_prefill_tokens", "num_decode_tokens"},
 }
+_SUMMARIES = {  # files of the same clients that people try first
+    "aiperf_version": "profile_export.jsonl",
+    "benchmark_time_seconds": "per_request_lifecycle_metrics.json",
+    "Run Info": "benchmarks.json",
+}
 _NEAR = 2  # columns of a format that name it, though one is missing
 
 
@@ -126,4 +131,7 @@ def _of_keys(row: Mapping[str, Any]) -> str | None:
 
 
 def _unknown(path: Path, what: str) -> TraceFormatError:
+    for sign, instead in _SUMMARIES.items():
+        if sign in what:
+            return TraceFormatError(path, None, f"a summary without requests; give {instead} instead")
     return TraceFormatError(path, 1, f"unknown format: {what}; known formats: {', '.join(FORMATS)}")

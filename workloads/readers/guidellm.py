@@ -75,13 +75,13 @@ def _timings(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(record: dict[str, Any]) -> Any:  # noqa: ANN401 - a number, if the file is right
-    """The intended start; the real one where none was intended."""
+    """Return the intended start; the real one where none was intended."""
     target = _timings(record).get("targeted_start")
     return record.get("request_start_time") if target is None else target
 
 
 def _talk(record: dict[str, Any]) -> tuple[str, bool]:
-    """The conversation of a request, and whether this shows that it has several turns."""
+    """Return the conversation of a request, and whether this shows that it has several turns."""
     info = record.get("info")
     info = info if isinstance(info, dict) else {}
     return str(info.get("conversation_id")), bool(info.get("turn_index") or info.get("preceding_nodes"))

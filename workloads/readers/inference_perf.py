@@ -14,7 +14,7 @@ from workloads.trace import NS_PER_S, Trace
 
 
 def read(path: Path, *, drop_failed: bool = False) -> Trace:
-    """Read all records: arrivals are times of sending (none was recorded as intended), counts the server's."""
+    """Read all records: arrivals are times of sending (intended ones are not recorded)."""
     records = parse_json(path, None, read_text(path))
     if not isinstance(records, list):
         raise TraceFormatError(path, None, f"{shown(records)} where a list of records is expected")
