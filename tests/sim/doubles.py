@@ -1,4 +1,4 @@
-"""Cost models for tests of the engine loop: closed forms, no profile."""
+"""Doubles: cost models and a profile in closed form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost import StepParts
+from sim.profile import HostOverhead
+from sim.step_cost import StepParts
+from workloads.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -65,3 +67,48 @@ class AffineCost:
 def constant_cost(step_ns: int) -> AffineCost:
     """Every step takes `step_ns`, whatever it does."""
     return AffineCost(base_ns=step_ns)
+
+
+@dataclass(frozen=True)
+class ClosedFormProfile:
+    """A profile whose curves can be worked out by hand; times in seconds.
+
+    gemm m n k x 1e-15 + 1e-6; elementwise tokens x bytes x 1e-13 + 1e-7; attention as below; experts 1e-9 a
+    token. `kinks` bends decode attention at those contexts, so that it compiles to several segments.
+    """
+
+    name: str = "closed-form"
+    host: HostOverhead | None = None
+    kinks: tuple[int, ...] = ()
+    largest_m: int = 10**9
+
+    def gemm_s(self, dtype, m, n, k):
+        if dtype not in ("bfloat16", "fp8"):
+            raise ConfigError(f"profile {self.name}: no gemm curve for {dtype}; it has bfloat16, fp8")
+        return 1e-6 + np.asarray(m, dtype=float) * n * k * (1e-15 if dtype == "bfloat16" else 5e-16)
+
+    def elementwise_s(self, tokens, bytes_per_token):
+        return 1e-7 + np.asarray(tokens, dtype=float) * bytes_per_token * 1e-13
+
+    def attention_launch_s(self, kv_dtype, heads, kv_heads, head_dim, window, phase="prefill"):  # noqa: PLR0917
+        return 2e-6
+
+    def prefill_attention_s(self, kv_dtype, heads, kv_heads, head_dim, window, new_tokens, context_tokens):  # noqa: PLR0917
+        q, c = np.asarray(new_tokens, dtype=float), np.asarray(context_tokens, dtype=float)
+        reach = np.minimum(c, window) if window else c
+        return 2e-6 + heads * head_dim * (q * reach + q * (q + 1) / 2) * 1e-15
+
+    def decode_attention_s(self, kv_dtype, heads, kv_heads, head_dim, window, num_seqs, context_tokens):  # noqa: PLR0917
+        s = np.asarray(context_tokens, dtype=float)
+        bends = sum((np.maximum(s - kink, 0.0) for kink in self.kinks), start=np.zeros_like(s))
+        return 2e-6 + kv_heads * head_dim * (s + bends) * 1e-12 + num_seqs * 1e-9
+
+    def moe_s(self, dtype, tokens, hidden, inter, top_k, experts, tp, ep=1, distribution="power_law_1.2"):  # noqa: PLR0917
+        return 3e-6 + np.asarray(tokens, dtype=float) * 1e-9
+
+    def all_reduce_s(self, gpus, message_bytes):
+        return 5e-6 + np.asarray(message_bytes, dtype=float) * 1e-12
+
+    def outside(self, term, **axes):
+        worst = int(np.max(axes["m"])) if term == "gemm" else 0
+        return f"gemm: m = {worst} outside 1 to {self.largest_m}" if worst > self.largest_m else None

@@ -1,0 +1,250 @@
+"""The compiled step cost: worked by hand, bit for bit in bulk, close to the curves it was compiled from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.cost import EAGER_LAUNCH_S, compile_cost
+from sim.model import ModelSpec, MoeSpec, load_model
+from sim.profile import HostOverhead, load_profile, shipped_profiles
+from tests.sim.doubles import ClosedFormProfile
+from workloads.errors import ConfigError
+
+TINY = ModelSpec(
+    name="tiny",
+    architecture="LlamaForCausalLM",
+    num_layers=2,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=128,
+    vocab_size=1000,
+    max_position_embeddings=4096,
+)
+WINDOWED = ModelSpec(
+    **{f: getattr(TINY, f) for f in TINY.__slots__ if f not in ("sliding_window", "num_window_layers")},
+    sliding_window=128,
+    num_window_layers=1,
+)
+PROFILE = ClosedFormProfile()
+
+
+def compiled(model=TINY, profile=PROFILE, **changes):
+    limits = {"max_num_batched_tokens": 512, "max_num_seqs": 64}
+    return compile_cost(model, profile, **{**limits, **changes})
+
+
+def layers_s(tokens):
+    """Everything but attention in TINY's two layers, and the embedding and final norm, as the text says."""
+    gemms = 4e-6 + tokens * 1e-15 * (64 * (4 + 2 * 2) * 16 + 64 * 64 + 64 * 256 + 128 * 64)
+    norm, rope = 1e-7 + tokens * 512e-13, 1e-7 + tokens * 2 * 96 * 2 * 1e-13
+    write, gate = 1e-7 + tokens * 4 * 32 * 2 * 1e-13, 1e-7 + tokens * 3 * 128 * 2 * 1e-13
+    embedding = 1e-7 + tokens * 2 * 64 * 2 * 1e-13
+    return 2 * (gemms + 2 * norm + rope + write + gate) + embedding + norm
+
+
+def head_s(sequences):
+    return 1e-6 + sequences * 64 * 1000 * 1e-15 + 2 * (1e-7 + sequences * 5000 * 1e-13)
+
+
+def decode_s(sequences, context):
+    return 2 * (2e-6 + 2 * 16 * context * 1e-12 + sequences * 1e-9)
+
+
+def chunk_s(new, computed):
+    return 2 * 4 * 16 * (new * computed + new * (new + 1) / 2) * 1e-15
+
+
+def test_pure_decode_by_hand():
+    expected = layers_s(8) + head_s(5) + decode_s(5, 700)  # five sequences are padded to the graph of eight
+    assert compiled().decode_ns(5, 700, 0) == round(expected * 1e9)
+
+
+def test_mixed_step_by_hand():
+    cost = compiled(enforce_eager=False, cudagraph_capture_sizes=[512])
+    chunks = ((64, 0), (32, 256))  # knots of the grid, where it is exact
+    expected = layers_s(512) + head_s(5) + decode_s(3, 700) + chunk_s(64, 0) + chunk_s(32, 256)
+    assert cost.mixed_ns(3, 700, 0, chunks) == pytest.approx(expected * 1e9, abs=2)
+
+
+def test_prefill_alone_launches_attention_once_a_layer():
+    cost = compiled(cudagraph_capture_sizes=[512])
+    expected = layers_s(512) + head_s(1) + chunk_s(64, 0) + 2 * 2e-6
+    assert cost.mixed_ns(0, 0, 0, ((64, 0),)) == pytest.approx(expected * 1e9, abs=2)
+
+
+def test_a_mixed_step_without_chunks_is_a_decode():
+    assert compiled().mixed_ns(5, 700, 0, ()) == compiled().decode_ns(5, 700, 0)
+
+
+def test_experts_and_all_reduce_by_hand():
+    model = ModelSpec(**{f: getattr(TINY, f) for f in TINY.__slots__ if f != "moe"}, moe=MoeSpec(8, 2, 32))
+    cost = compiled(model, tensor_parallel_size=2, enforce_eager=True)
+    parts = cost.parts(4, 400, 0, ())
+    assert parts.seconds["moe"] == pytest.approx(2 * (3e-6 + 4e-9))
+    reduce, gather = 5e-6 + 4 * 64 * 2 * 1e-12, 5e-6 + 4 * 1000 * 2 * 1e-12
+    assert parts.seconds["all_reduce"] == pytest.approx(4 * reduce + 0.5 * gather)
+    router = 1e-6 + 4 * 8 * 64 * 1e-15
+    attention = 2e-6 + 4 * 1e-15 * (64 * (2 + 2) * 16 + 32 * 64)
+    assert parts.seconds["gemm"] == pytest.approx(2 * (router + attention))
+
+
+def test_eager_steps_cannot_outrun_their_launches():
+    launches = 10 * 2 * EAGER_LAUNCH_S
+    assert compiled(enforce_eager=True).decode_ns(1, 1, 0) == round(launches * 1e9)
+    assert compiled().decode_ns(1, 1, 0) < launches * 1e9
+    above = compiled(cudagraph_capture_sizes=[8])
+    assert above.mixed_ns(0, 0, 0, ((9, 0),)) == round(launches * 1e9)
+
+
+def test_host_time_hides_behind_the_gpu_only_under_async_scheduling():
+    def host(base_s):
+        overhead = HostOverhead(base_s=base_s, per_layer_s=1e-6, per_seq_s=2e-6, source="test")
+        return ClosedFormProfile(host=overhead)
+
+    bare = layers_s(4) + head_s(4) + decode_s(4, 400)
+    exposed = bare + 2 * 1e-6 + 4 * 2e-6
+    hidden = compiled(profile=host(1e-6))
+    assert hidden.decode_ns(4, 400, 0) == round(exposed * 1e9)
+    slow_host = compiled(profile=host(1e-3))
+    assert slow_host.decode_ns(4, 400, 0) == round((1e-3 + 4 * 2e-6) * 1e9)
+    assert slow_host.parts(4, 400, 0, ()).seconds["host_wait"] > 9e-4
+    in_turn = compiled(profile=host(1e-3), async_scheduling=False)
+    assert in_turn.decode_ns(4, 400, 0) == round((exposed + 1e-3) * 1e9)
+
+
+@given(
+    model=st.sampled_from([TINY, WINDOWED]),
+    kinks=st.lists(st.integers(1, 5000), max_size=4),
+    num_seqs=st.integers(1, 64),
+    mean=st.integers(1, 300),
+    window_share=st.floats(0, 1),
+    growing_share=st.floats(0, 1),
+    steps=st.integers(1, 400),
+    base=st.sampled_from([0.0, 2.5e-5, 1e-4]),
+)
+@settings(max_examples=300, deadline=None)
+def test_steps_in_bulk_equal_steps_one_by_one(
+    *, model, kinks, num_seqs, mean, window_share, growing_share, steps, base
+):
+    profile = ClosedFormProfile(host=HostOverhead(base_s=base, source="test"), kinks=tuple(kinks))
+    cost = compiled(model, profile)
+    context, window = num_seqs * mean, round(window_share * num_seqs * min(mean, 128))
+    growing = round(growing_share * num_seqs)
+    bulk = cost.decode_window_ns(num_seqs, context, window, growing, steps)
+    single = [cost.decode_ns(num_seqs, context + num_seqs * j, window + growing * j) for j in range(steps)]
+    assert bulk.dtype == np.int64
+    assert bulk.tolist() == single
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-120b"])
+def test_steps_in_bulk_equal_steps_one_by_one_on_a_shipped_profile(name):
+    cost = compile_cost(
+        load_model(name), load_profile("h100_sxm"), max_num_batched_tokens=2048, max_num_seqs=256
+    )
+    for num_seqs in (1, 3, 17, 64, 256):
+        bulk = cost.decode_window_ns(num_seqs, num_seqs * 2, num_seqs * 2, num_seqs, 5000)
+        single = [cost.decode_ns(num_seqs, num_seqs * (2 + j), num_seqs * (2 + j)) for j in range(5000)]
+        assert bulk.tolist() == single
+
+
+@given(
+    num_seqs=st.integers(1, 64),
+    mean=st.integers(1, 4000),
+    kinks=st.lists(st.integers(1, 20000), max_size=3),
+)
+@settings(deadline=None)
+def test_segments_stay_near_the_curve_and_never_fall(num_seqs, mean, kinks):
+    profile = ClosedFormProfile(kinks=tuple(kinks))
+    cost = compiled(profile=profile)
+    context = num_seqs * mean
+    exact = 1e9 * (
+        layers_s(cost._padded[num_seqs])
+        + head_s(num_seqs)
+        + 2 * float(profile.decode_attention_s("bfloat16", 4, 2, 16, 0, num_seqs, context))
+    )
+    assert cost.decode_ns(num_seqs, context, 0) == pytest.approx(exact, rel=0.02, abs=1)
+    assert cost.decode_ns(num_seqs, context + 1, 0) >= cost.decode_ns(num_seqs, context, 0)
+
+
+@given(new=st.integers(1, 512), computed=st.integers(0, 4000), model=st.sampled_from([TINY, WINDOWED]))
+@settings(deadline=None)
+def test_chunk_grid_stays_near_the_curve(new, computed, model):
+    cost = compiled(model)
+    seconds = cost.parts(0, 0, 0, ((new, computed),)).seconds["prefill_attention"]
+    exact = 0.0
+    for layers, window in ((model.num_full_layers, 0), (model.num_window_layers, 128)):
+        exact += layers * float(PROFILE.prefill_attention_s("bfloat16", 4, 2, 16, window, new, computed))
+    assert seconds == pytest.approx(exact, rel=2e-3)
+
+
+@given(
+    model=st.sampled_from([TINY, WINDOWED]),
+    num_seqs=st.integers(0, 64),
+    chunks=st.lists(st.tuples(st.integers(1, 100), st.integers(0, 1000)), max_size=3),
+    tp=st.sampled_from([1, 2]),
+    base=st.sampled_from([0.0, 1e-3]),
+)
+@settings(deadline=None)
+def test_parts_sum_to_the_price(model, num_seqs, chunks, tp, base):
+    if not num_seqs and not chunks:
+        return
+    host = HostOverhead(base_s=base, per_layer_s=1e-6, per_seq_s=1e-6, per_token_s=1e-8, source="test")
+    cost = compiled(model, ClosedFormProfile(host=host), tensor_parallel_size=tp)
+    window = num_seqs * 100
+    parts = cost.parts(num_seqs, num_seqs * 150, window, chunks)
+    price = cost.mixed_ns(num_seqs, num_seqs * 150, window, chunks)
+    assert price == pytest.approx(1e9 * parts.total_s, abs=1)
+    assert parts.overhead_s + parts.compute_s == pytest.approx(parts.total_s)
+    assert parts.hbm_bytes > 0
+    assert (parts.link_bytes > 0) == (tp > 1)
+
+
+def test_bytes_of_a_decode_by_hand():
+    parts = compiled(enforce_eager=True).parts(4, 400, 0, ())
+    weights = 2 * (64 * 128 + 64 * 64 + 64 * 256 + 128 * 64) * 2 + 1000 * 64 * 2
+    assert parts.hbm_bytes == weights + 2 * 400 * 2 * 2 * 16 * 2
+
+
+def test_the_window_is_reported_only_where_a_layer_uses_it():
+    assert compiled().sliding_window is None
+    assert compiled(WINDOWED).sliding_window == 128
+
+
+def test_windowed_layers_follow_the_window_context_alone():
+    cost = compiled(WINDOWED)
+    both = cost.decode_ns(4, 4000, 512) - cost.decode_ns(4, 2000, 512)
+    assert both == pytest.approx(32 * 2000 * 1e-3, abs=2)  # one layer of two, 1e-12 s a value
+    assert cost.decode_ns(4, 4000, 512) - cost.decode_ns(4, 4000, 256) == pytest.approx(32 * 256e-3, abs=2)
+
+
+def test_extrapolation_is_named():
+    assert compiled().extrapolated == {}
+    said = compiled(profile=ClosedFormProfile(largest_m=100)).extrapolated
+    assert said == {"gemm": "gemm: m = 512 outside 1 to 100"}
+
+
+def test_what_cannot_be_priced_is_refused_when_compiled():
+    with pytest.raises(ConfigError, match="deepseek-v3 uses latent attention"):
+        compiled(load_model("deepseek-v3"))
+    with pytest.raises(ConfigError, match="tensor_parallel_size: 3"):
+        compiled(tensor_parallel_size=3)
+    with pytest.raises(ConfigError, match="no gemm curve for nvfp4"):
+        compiled(weight_dtype="nvfp4")
+    with pytest.raises(ConfigError, match="kv_cache_dtype"):
+        compiled(kv_cache_dtype="int3")
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_no_step_is_faster_than_its_memory(name):
+    profile = load_profile(name)
+    cost = compile_cost(load_model("llama-3.1-8b"), profile, max_num_batched_tokens=2048, max_num_seqs=64)
+    for num_seqs in (1, 8, 64):
+        for mean in (16, 1024, 16384):
+            parts = cost.parts(num_seqs, num_seqs * mean, 0, ())
+            assert parts.total_s > parts.hbm_bytes / profile.device.hbm_bytes_per_s
+            assert parts.total_s < 10 * parts.hbm_bytes / profile.device.hbm_bytes_per_s
