@@ -1,0 +1,1 @@
+"""Commands of `servetwin`: from arguments to a question, and from its answer to text and files."""

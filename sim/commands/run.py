@@ -1,0 +1,69 @@
+"""`servetwin run`: one run of a scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, put_json, render, say
+from sim.run_directory import LOCK, new_directory, write_run
+from sim.simulate import Result, build_load, simulate
+
+
+def run(scenario: Path, *, options: ScenarioOptions = NO_OPTIONS) -> None:
+    """Simulate a scenario once.
+
+    Parameters
+    ----------
+    scenario
+        Scenario file (YAML); `servetwin init` writes one.
+
+    """
+    options.check(LOCK)
+    loaded = options.load(scenario)
+    load = build_load(loaded)
+    result = simulate(loaded, workload=load)
+    if options.out is not None:
+        with new_directory(options.out) as directory:
+            write_run(result, load.trace, directory)
+            if options.report:
+                render(directory)
+        say(f"wrote {options.out}")
+    if options.json:
+        put_json(result.summary)
+    else:
+        print_summary(result)
+
+
+def print_summary(result: Result) -> None:
+    """Print the summary as a table."""
+    from rich.table import Table  # noqa: PLC0415
+
+    summary, own, out = result.summary, result.summary["sim"], console()
+    scenario = result.scenario
+    out.print(
+        f"[bold]{summary['model_id']}[/] on {own['gpus']} x {own['profile']['name']} "
+        f"({own['replicas']} replicas, {own['profile']['engine']}), "
+        f"{scenario.policies.batcher.name}, {scenario.policies.router.name}"
+    )
+    out.print(
+        f"{summary['completed']} of {summary['num_prompts']} requests in {summary['duration']:.1f} s: "
+        f"{summary['request_throughput']:.2f} requests/s, {summary['output_throughput']:.0f} output tokens/s"
+        + ("" if summary["request_goodput"] is None else f", goodput {summary['request_goodput']:.2f}/s")
+    )
+    table = Table("ms", "mean", "p50", "p90", "p99", box=None, header_style="dim")
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        keys = (f"mean_{name}_ms", f"median_{name}_ms", f"p90_{name}_ms", f"p99_{name}_ms")
+        cells = ("-" if summary[key] is None else f"{summary[key]:.1f}" for key in keys)
+        table.add_row(name.upper(), *cells)
+    for name, stage in own["stages_ms"].items():
+        if stage["mean"] is not None:
+            table.add_row(f"  {name}", f"{stage['mean']:.1f}", "", "", f"{stage['p99']:.1f}", style="dim")
+    out.print(table)
+    out.print(
+        f"KV: {own['num_gpu_blocks']} blocks a replica, {own['kv_usage_mean']:.1%} held on average, "
+        f"{own['kv_usage_peak']:.1%} at most; {own['preemptions']} preemptions; busy {own['busy_fraction']:.0%}"
+    )
+    for term, message in own["extrapolated"].items():
+        out.print(f"[yellow]extrapolated[/] {term}: {message}")
+    for message in own["warnings"]:
+        out.print(f"[yellow]note[/] {message}")
