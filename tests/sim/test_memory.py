@@ -133,7 +133,7 @@ def test_override_wins():
 
 def test_a_model_too_large_says_what_would_help():
     with pytest.raises(
-        CapacityError, match=r"llama-3.1-70b needs 14\d\.\d GB .* of 76\.5 GB .*weight_dtype: fp8"
+        CapacityError, match=r"llama-3.1-70b needs 14\d\.\d GB .* of 76\.5 GB;.*weight_dtype: fp8"
     ):
         kv_capacity(
             load_model("llama-3.1-70b"), memory_bytes=H100_BYTES, max_num_batched_tokens=2048, max_num_seqs=64
