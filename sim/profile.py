@@ -54,6 +54,9 @@ class HostOverhead(Model):
     per_layer_s: float = Field(default=0.0, ge=0)
     per_seq_s: float = Field(default=0.0, ge=0)
     per_token_s: float = Field(default=0.0, ge=0)
+    cpu_base_s: float = Field(default=0.0, ge=0)
+    cpu_per_seq_s: float = Field(default=0.0, ge=0)
+    """The host's own work of a step: behind the GPU's under async scheduling, before it otherwise."""
     per_request_s: float = Field(default=0.0, ge=0)
     """Once per request, before it can be scheduled (API server, tokeniser)."""
     source: str
