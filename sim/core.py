@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence as Sized
+from dataclasses import dataclass
 
 from sim.batching.decision import Batcher, EngineLimits, StepLimits
 from sim.decode_group import DecodeGroup
@@ -46,9 +47,9 @@ class BatchPlan:
     steps: int = 1
     until_ns: int | None = None
     arrival_acts: bool = True
-    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
-    shapes: list[tuple[int, int]] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
+    chunks: Sized[tuple[Sequence, int]] = ()
+    shapes: Sized[tuple[int, int]] = ()
+    preempted: Sized[Sequence] = ()
 
 
 class EngineCore:
@@ -158,15 +159,18 @@ class EngineCore:
         elif not self.group.size:
             self.wake_ns = None
             return None
+        elif self.allocator.growth_demand() <= self.allocator.free_blocks:
+            self.allocator.grow(1)
+            return self._plan_window(None, (), blocked=True)
         chunks, preempted, left = self._continue_running(limits, now_ns)
         self.allocator.grow(1)
         blocked = not limits
         if limits and not preempted:
             blocked = self._admit(limits, left, chunks, now_ns)
         if chunks:
-            return self._plan(chunks, preempted)
+            return self._plan_prompts(chunks, preempted)
         if self.group.size:
-            return self._plan_window(limits, preempted, blocked)
+            return self._plan_window(limits, preempted, blocked=blocked)
         return self._plan_nothing(limits)
 
     def commit(self, plan: BatchPlan, steps: int, now_ns: int) -> list[Sequence]:
@@ -337,24 +341,30 @@ class EngineCore:
 
     # Plans.
 
-    def _plan(self, chunks: list[tuple[Sequence, int]], preempted: list[Sequence]) -> BatchPlan:
-        window, growing = self.group.window_context(self.step)
+    def _plan(self) -> BatchPlan:
+        group = self.group
+        window, growing = group.window_context(self.step)
         return BatchPlan(
-            self.group.size,
-            self.group.context_tokens(self.step),
+            group.size,
+            group.context_tokens(self.step),
             window,
             growing,
             self.allocator.used_blocks,
             len(self.running),
-            chunks=chunks,
-            shapes=[(new_tokens, seq.computed) for seq, new_tokens in chunks],
-            preempted=preempted,
         )
 
+    def _plan_prompts(self, chunks: list[tuple[Sequence, int]], preempted: Sized[Sequence]) -> BatchPlan:
+        plan = self._plan()
+        plan.chunks = chunks
+        plan.shapes = [(new_tokens, seq.computed) for seq, new_tokens in chunks]
+        plan.preempted = preempted
+        return plan
+
     def _plan_window(
-        self, limits: StepLimits | None, preempted: list[Sequence], blocked: bool
+        self, limits: StepLimits | None, preempted: Sized[Sequence], *, blocked: bool
     ) -> BatchPlan:
-        plan = self._plan([], preempted)
+        plan = self._plan()
+        plan.preempted = preempted
         if preempted or (limits and self.batcher.looks_every_step):
             return plan
         alike = self.group.steps_alike(self.step)

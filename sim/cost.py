@@ -1,7 +1,8 @@
 """The cost of engine steps: compiled once per model, hardware and limits, then priced in microseconds.
 
     gpu  = layers by computed tokens + attention by context + LM head and sampling by sequences
-    step = max(gpu, host floor) + host overhead
+    step = max(gpu, host's own work) + overhead        async scheduling
+    step = gpu + host's own work + overhead            without it
 
 Tables by token count are built in bulk, the first time a mixed step is priced. Attention of decodes is
 compiled per number of sequences into segments linear in the summed context, that of prefill chunks into a

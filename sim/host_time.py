@@ -13,33 +13,40 @@ _NS = 1e9
 class HostTime:
     """Host overhead [ns] of one model's steps.
 
-    With async scheduling the host prepares the next step while the GPU works on this one: a step takes at
-    least the host's own time, and only the gaps between layers and the hand-over of each sequence are
-    added. Without it, the host's time comes on top.
+    Overhead (launch or replay, gaps between layers, hand-over of each sequence) is always added. The host's
+    own work (scheduling, preparing inputs, output) runs beside the GPU under async scheduling, and then
+    only sets the least that a step can take; without it, it comes on top.
     """
 
-    base_ns: float
-    layers_ns: float
-    seq_ns: float
+    overhead_base_ns: float
+    overhead_seq_ns: float
+    cpu_base_ns: float
+    cpu_seq_ns: float
     token_ns: float
     hidden: bool
 
     @classmethod
     def of(cls, host: HostOverhead | None, num_layers: int, *, async_scheduling: bool) -> HostTime:
-        if host is None:
-            return cls(0.0, 0.0, 0.0, 0.0, async_scheduling)
+        host = host or HostOverhead(base_s=0.0, source="none fitted")
         return cls(
-            base_ns=_NS * host.base_s,
-            layers_ns=_NS * host.per_layer_s * num_layers,
-            seq_ns=_NS * host.per_seq_s,
+            overhead_base_ns=_NS * (host.base_s + host.per_layer_s * num_layers),
+            overhead_seq_ns=_NS * host.per_seq_s,
+            cpu_base_ns=_NS * host.cpu_base_s,
+            cpu_seq_ns=_NS * host.cpu_per_seq_s,
             token_ns=_NS * host.per_token_s,
             hidden=async_scheduling,
         )
 
     def overhead_ns(self, sequences: int) -> float:
         """Return what a step takes longer than its kernels."""
-        return self.layers_ns + self.seq_ns * sequences + (0.0 if self.hidden else self.base_ns)
+        overhead = self.overhead_base_ns + self.overhead_seq_ns * sequences
+        return overhead if self.hidden else overhead + self._cpu_ns(sequences)
 
     def floor_ns(self, sequences: int) -> float:
         """Return the least a step takes, whatever the GPU does."""
-        return self.base_ns + self.seq_ns * sequences if self.hidden else 0.0
+        if not self.hidden:
+            return 0.0
+        return self._cpu_ns(sequences) + self.overhead_base_ns + self.overhead_seq_ns * sequences
+
+    def _cpu_ns(self, sequences: int) -> float:
+        return self.cpu_base_ns + self.cpu_seq_ns * sequences

@@ -114,7 +114,7 @@ class _Window:
         )
         self.steps = self.step_ns.size
         self._start_ns = env.now
-        self.end = At(env, int(self.step_ns.sum()), Priority.STEP_END)
+        self.end = At(env, int(np.add.reduce(self.step_ns)), Priority.STEP_END)
         if plan.until_ns is not None:
             self.cut(plan.until_ns)
 

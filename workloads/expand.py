@@ -15,9 +15,9 @@ _ROOM = 2**62
 def expand_hashes(trace: Trace, block_tokens: int) -> Trace:
     """Return the trace with ids for blocks of `block_tokens` tokens.
 
-    Smaller blocks: each id becomes source/target derived ids (512 -> 16: 32 of them), cut to the length of
-    the prompt. Larger blocks: a block takes the id of its last part, which stands for the whole prefix. Either
-    way the last block of a prompt that does not fill it gets an id of its own: it is never shared.
+    Smaller blocks: each id becomes source/target derived ids (512 -> 16: 32 of them), cut to the length
+    of the prompt. Larger blocks: a block takes the id of its last part, which stands for the whole prefix.
+    Either way the last block of a prompt that does not fill it gets an id of its own: it is never shared.
     """
     if block_tokens < 1:
         raise InputError(f"block_tokens: {block_tokens} is not a block size; give at least 1")
@@ -26,7 +26,7 @@ def expand_hashes(trace: Trace, block_tokens: int) -> Trace:
     source = trace.hashes.block_tokens
     if source % block_tokens and block_tokens % source:
         raise InputError(
-            f"block_tokens: {block_tokens} does not divide the trace's blocks of {source} tokens, nor the reverse"
+            f"block_tokens: {block_tokens} does not fit blocks of {source} tokens; give a divisor or a multiple"
         )
     if block_tokens > source and not trace.hashes.is_chained():
         raise InputError(
@@ -73,8 +73,8 @@ def _check_counts(trace: Trace) -> None:
     if wrong.size:
         row = int(wrong[0])
         raise InputError(
-            f"trace: request {row} has {trace.hashes.of(row).size} block ids for {trace.input_tokens[row]} tokens "
-            f"in blocks of {trace.hashes.block_tokens}"
+            f"trace: request {row} has {trace.hashes.of(row).size} block ids for "
+            f"{trace.input_tokens[row]} tokens in blocks of {trace.hashes.block_tokens}"
         )
 
 

@@ -101,20 +101,26 @@ def test_eager_steps_cannot_outrun_their_launches():
     assert above.mixed_ns(0, 0, 0, ((9, 0),)) == round(launches * 1e9)
 
 
-def test_host_time_hides_behind_the_gpu_only_under_async_scheduling():
-    def host(base_s):
-        overhead = HostOverhead(base_s=base_s, per_layer_s=1e-6, per_seq_s=2e-6, source="test")
+def test_the_hosts_own_work_hides_behind_the_gpu_only_under_async_scheduling():
+    def host(cpu_base_s):
+        overhead = HostOverhead(
+            base_s=3e-6,
+            per_layer_s=1e-6,
+            per_seq_s=2e-6,
+            cpu_base_s=cpu_base_s,
+            cpu_per_seq_s=1e-7,
+            source="test",
+        )
         return ClosedFormProfile(host=overhead)
 
+    overhead = 3e-6 + 2 * 1e-6 + 4 * 2e-6
     bare = layers_s(4) + head_s(4) + decode_s(4, 400)
-    exposed = bare + 2 * 1e-6 + 4 * 2e-6
-    hidden = compiled(profile=host(1e-6))
-    assert hidden.decode_ns(4, 400, 0) == round(exposed * 1e9)
-    slow_host = compiled(profile=host(1e-3))
-    assert slow_host.decode_ns(4, 400, 0) == round((1e-3 + 4 * 2e-6) * 1e9)
-    assert slow_host.parts(4, 400, 0, ()).seconds["host_wait"] > 9e-4
+    assert compiled(profile=host(1e-6)).decode_ns(4, 400, 0) == round((bare + overhead) * 1e9)
+    slow = compiled(profile=host(1e-3))
+    assert slow.decode_ns(4, 400, 0) == round((1e-3 + 4e-7 + overhead) * 1e9)
+    assert slow.parts(4, 400, 0, ()).seconds["host_wait"] == pytest.approx(1e-3 + 4e-7 - bare)
     in_turn = compiled(profile=host(1e-3), async_scheduling=False)
-    assert in_turn.decode_ns(4, 400, 0) == round((exposed + 1e-3) * 1e9)
+    assert in_turn.decode_ns(4, 400, 0) == round((bare + overhead + 1e-3 + 4e-7) * 1e9)
 
 
 @given(
@@ -131,7 +137,9 @@ def test_host_time_hides_behind_the_gpu_only_under_async_scheduling():
 def test_steps_in_bulk_equal_steps_one_by_one(
     *, model, kinks, num_seqs, mean, window_share, growing_share, steps, base
 ):
-    profile = ClosedFormProfile(host=HostOverhead(base_s=base, source="test"), kinks=tuple(kinks))
+    profile = ClosedFormProfile(
+        host=HostOverhead(base_s=0.0, cpu_base_s=base, source="test"), kinks=tuple(kinks)
+    )
     cost = compiled(model, profile)
     context, window = num_seqs * mean, round(window_share * num_seqs * min(mean, 128))
     growing = round(growing_share * num_seqs)
@@ -193,7 +201,7 @@ def test_chunk_grid_stays_near_the_curve(new, computed, model):
 def test_parts_sum_to_the_price(model, num_seqs, chunks, tp, base):
     if not num_seqs and not chunks:
         return
-    host = HostOverhead(base_s=base, per_layer_s=1e-6, per_seq_s=1e-6, per_token_s=1e-8, source="test")
+    host = HostOverhead(base_s=1e-6, per_seq_s=1e-6, per_token_s=1e-8, cpu_base_s=base, source="test")
     cost = compiled(model, ClosedFormProfile(host=host), tensor_parallel_size=tp)
     window = num_seqs * 100
     parts = cost.parts(num_seqs, num_seqs * 150, window, chunks)

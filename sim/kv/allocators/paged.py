@@ -97,18 +97,15 @@ class PagedAllocator:
 
     def grow(self, steps: int) -> None:
         """All growing sequences take `steps` tokens; the caller has made sure that the blocks are there."""
-        rounds, rest = divmod(steps, self.block_size)
-        need = rounds * self._growing
-        if rest:
-            due = self._due
-            start = self._step % self.block_size
-            end = start + rest
-            if rest == 1:
-                need += due[start]
-            elif end <= self.block_size:
-                need += sum(due[start:end])
-            else:
-                need += sum(due[start:]) + sum(due[: end - self.block_size])
+        due, size = self._due, self.block_size
+        start = self._step % size
+        if steps == 1:
+            need = due[start]
+        else:
+            rounds, rest = divmod(steps, size)
+            need = rounds * self._growing + sum(due[start : start + rest])
+            if start + rest > size:
+                need += sum(due[: start + rest - size])
         self._step += steps
         self.free_blocks -= need
         if self.free_blocks < 0:
