@@ -44,9 +44,7 @@ class HostTime:
 
     def floor_ns(self, sequences: int) -> float:
         """Return the least a step takes, whatever the GPU does."""
-        if not self.hidden:
-            return 0.0
-        return self._cpu_ns(sequences) + self.overhead_base_ns + self.overhead_seq_ns * sequences
+        return self.overhead_base_ns + self.overhead_seq_ns * sequences + self._cpu_ns(sequences)
 
     def _cpu_ns(self, sequences: int) -> float:
         return self.cpu_base_ns + self.cpu_seq_ns * sequences
