@@ -76,12 +76,14 @@ class Modulated:
     """A renewal process whose rate follows `relative` (mean 1), one value per `step_s`, again and again.
 
     The process runs in operational time, in which its rate is constant, and is mapped back to the clock.
+    Times fall on multiples of `tick_s` (0: anywhere), for sources whose clock is that coarse.
     """
 
     rate: float
     burstiness: float
     step_s: float
     relative: tuple[float, ...]
+    tick_s: float = 0.0
 
     def first(self, rng: np.random.Generator, count: int) -> Int64:
         """Return the first `count` arrivals."""
@@ -100,6 +102,8 @@ class Modulated:
         cycles, rest = np.divmod(requests, knots[-1])
         period_s = self.step_s * relative.size
         seconds = cycles * period_s + np.interp(rest, knots, np.arange(knots.size) * self.step_s)
+        if self.tick_s:
+            seconds = np.floor(seconds / self.tick_s) * self.tick_s
         return rounded(seconds * NS_PER_S)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from workloads.arrivals import ArrivalProcess, Ramp, Renewal, at_rate, mean_rate
+from workloads.arrivals import Modulated, Ramp, Renewal, at_rate, mean_rate
 from workloads.config import WorkloadConfig
 from workloads.errors import ConfigError
 from workloads.lengths import draw_lengths
+from workloads.model import SHIPPED, WorkloadModel, is_model_file, load_model
 from workloads.readers import read_trace
 from workloads.sessions import SessionsConfig, Window, draw_sessions
 from workloads.streams import Streams
@@ -35,10 +37,12 @@ def build_workload(
 ) -> Workload:
     """Read or draw the requests; a relative trace path is looked up in `base_dir`."""
     streams = Streams(seed)
-    if config.trace is not None:
-        trace = _from_file(config, streams, (base_dir or Path()) / config.trace)
-    else:
+    if config.sessions is not None:
+        trace = _from_sessions(config, config.sessions, streams)
+    elif config.trace is None:
         trace = _from_lengths(config, streams)
+    else:
+        trace = _from_trace(config, streams, config.trace, base_dir or Path())
     if not len(trace):
         raise ConfigError(f"duration_s: no request arrives within {config.duration_s:g} s; give more")
     if config.tenants is not None:
@@ -49,25 +53,44 @@ def build_workload(
 def _from_lengths(config: WorkloadConfig, streams: Streams) -> Trace:
     assert config.input_tokens is not None
     assert config.output_tokens is not None
-    if config.sessions is not None:
-        return _from_sessions(config, config.sessions, streams)
-    arrival = _draw_arrivals(config, streams, config.num_requests)
+    arrival = _draw_arrivals(config, streams, config.num_requests, None)
     inputs = draw_lengths(config.input_tokens, streams.of("inputs"), arrival.size)
     outputs = draw_lengths(config.output_tokens, streams.of("outputs"), arrival.size)
-    trace = Trace.build(arrival, inputs, outputs, source="lengths")
-    if config.duration_s is None:
-        return trace
-    return trace.head(int(np.searchsorted(arrival, round(config.duration_s * NS_PER_S))))
+    return _cut(config, Trace.build(arrival, inputs, outputs, source="lengths"))
 
 
 def _from_sessions(config: WorkloadConfig, sessions: SessionsConfig, streams: Streams) -> Trace:
     assert config.input_tokens is not None
     assert config.output_tokens is not None
     assert config.request_rate is not None
-    burstiness = 1.0 if config.burstiness is None else config.burstiness
-    end_ns = None if config.duration_s is None else round(config.duration_s * NS_PER_S)
-    window = Window(config.request_rate, burstiness, config.num_requests, end_ns)
+    window = Window(config.request_rate, config.burstiness or 1.0, config.num_requests, _end_ns(config))
     return draw_sessions(sessions, config.input_tokens, config.output_tokens, streams, window)
+
+
+def _from_trace(config: WorkloadConfig, streams: Streams, trace: str, base_dir: Path) -> Trace:
+    path = base_dir / trace
+    if trace not in SHIPPED and not is_model_file(path):
+        if not path.exists() and not Path(trace).suffix and "/" not in trace:
+            near = difflib.get_close_matches(trace, SHIPPED, 1)
+            hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(SHIPPED)}"
+            raise ConfigError(f"trace: {trace!r} is neither a file nor a shipped model; {hint}")
+        return _from_file(config, streams, path)
+    for name in ("format", "drop_failed"):
+        if getattr(config, name):
+            raise ConfigError(
+                f"{name}: acts on a trace file, and {trace} is a model of a trace; leave it out"
+            )
+    return _from_model(config, streams, load_model(trace if trace in SHIPPED else path))
+
+
+def _from_model(config: WorkloadConfig, streams: Streams, model: WorkloadModel) -> Trace:
+    """As many requests as the trace had that the model stands for, unless num_requests or duration_s says."""
+    by_time = config.duration_s is not None and config.ramp_up_strategy is None
+    count = config.num_requests or (None if by_time else model.requests)
+    arrival = _draw_arrivals(config, streams, count, model)
+    inputs, outputs, hashes, session = model.draw_requests(streams, arrival.size)
+    trace = Trace.build(arrival, inputs, outputs, hashes=hashes, session=session, source=model.name)
+    return _cut(config, trace)
 
 
 def _from_file(config: WorkloadConfig, streams: Streams, path: Path) -> Trace:
@@ -77,53 +100,73 @@ def _from_file(config: WorkloadConfig, streams: Streams, path: Path) -> Trace:
             raise ConfigError(f"num_requests: {config.num_requests}, but {path} has {len(trace)} requests")
         trace = trace.head(config.num_requests)
     trace = trace.with_columns(arrival_ns=_file_arrivals(config, streams, trace, path))
-    return trace if config.duration_s is None else _cut(config, trace)
+    if config.duration_s is not None and config.num_requests is None:
+        last = trace.duration_ns / NS_PER_S
+        if last < config.duration_s:
+            raise ConfigError(
+                f"duration_s: {config.duration_s:g}, but the last request arrives at {last:.9g} s"
+            )
+    return _cut(config, trace)
 
 
 def _file_arrivals(config: WorkloadConfig, streams: Streams, trace: Trace, path: Path) -> Int64:
-    if config.max_concurrency is not None:
-        return np.zeros(len(trace), dtype=np.int64)
-    timed = config.request_rate is not None or config.ramp_up_strategy is not None
-    if not trace.has_arrivals and not timed:
-        raise ConfigError(
-            f"request_rate: missing, and {path} has lengths only; give a rate, a ramp or max_concurrency"
-        )
-    if config.ramp_up_strategy is not None or config.burstiness is not None or not trace.has_arrivals:
-        rate = config.request_rate or mean_rate(trace.arrival_ns)
-        return _draw_arrivals(config, streams, len(trace), rate)
+    redrawn = config.ramp_up_strategy is not None or config.burstiness is not None
+    if config.max_concurrency is not None or redrawn or not trace.has_arrivals:
+        rate = mean_rate(trace.arrival_ns) if trace.has_arrivals else None
+        return _draw_arrivals(config, streams, len(trace), None, rate)
     if config.rescale_arrivals:
         raise ConfigError(f"rescale_arrivals: acts on drawn times, and {path} has its own; add burstiness")
     return trace.arrival_ns if config.request_rate is None else at_rate(trace.arrival_ns, config.request_rate)
 
 
-def _cut(config: WorkloadConfig, trace: Trace) -> Trace:
-    assert config.duration_s is not None
-    end_ns = round(config.duration_s * NS_PER_S)
-    if trace.duration_ns < end_ns and config.num_requests is None:
-        last = trace.duration_ns / NS_PER_S
-        raise ConfigError(f"duration_s: {config.duration_s:g}, but the last request arrives at {last:.9g} s")
-    return trace.head(int(np.searchsorted(trace.arrival_ns, end_ns)))
-
-
 def _draw_arrivals(
-    config: WorkloadConfig, streams: Streams, count: int | None, rate: float | None = None
+    config: WorkloadConfig,
+    streams: Streams,
+    count: int | None,
+    model: WorkloadModel | None,
+    own_rate: float | None = None,
 ) -> Int64:
+    """Draw `count` arrivals (None: all within duration_s); in a closed loop they are all zero."""
     if config.max_concurrency is not None:
         assert count is not None
         return np.zeros(count, dtype=np.int64)
-    rate = rate or config.request_rate
+    process = _process(config, model, own_rate)
     rng = streams.of("arrivals")
-    burstiness = 1.0 if config.burstiness is None else config.burstiness
+    if count is None:
+        assert not isinstance(process, Ramp)
+        return process.until(rng, _end_ns(config) or 0)
+    times = process.first(rng, count)
+    if not config.rescale_arrivals:
+        return times
+    assert not isinstance(process, Ramp)
+    return at_rate(times, process.rate)
+
+
+def _process(
+    config: WorkloadConfig, model: WorkloadModel | None, own_rate: float | None
+) -> Renewal | Modulated | Ramp:
+    burstiness = config.burstiness or 1.0
     if config.ramp_up_strategy is not None:
-        assert count is not None
         assert config.ramp_up_start_rps is not None
         assert config.ramp_up_end_rps is not None
-        ramp = Ramp(config.ramp_up_strategy, config.ramp_up_start_rps, config.ramp_up_end_rps, burstiness)
-        return ramp.first(rng, count)
-    assert rate is not None
-    process: ArrivalProcess = Renewal(rate, burstiness)
-    if count is not None:
-        times = process.first(rng, count)
-        return at_rate(times, rate) if config.rescale_arrivals else times
-    assert config.duration_s is not None
-    return process.until(rng, round(config.duration_s * NS_PER_S))
+        return Ramp(config.ramp_up_strategy, config.ramp_up_start_rps, config.ramp_up_end_rps, burstiness)
+    arrivals = model.arrivals if model else None
+    rate = config.request_rate or own_rate or (arrivals.rate if arrivals else None)
+    if rate is None:
+        raise ConfigError(
+            f"request_rate: missing, and {config.trace} has lengths only; "
+            "give a rate, a ramp or max_concurrency"
+        )
+    if arrivals is None or config.burstiness is not None or np.isinf(rate):
+        return Renewal(rate, burstiness)
+    return arrivals.at_rate(config.request_rate)
+
+
+def _end_ns(config: WorkloadConfig) -> int | None:
+    return None if config.duration_s is None else round(config.duration_s * NS_PER_S)
+
+
+def _cut(config: WorkloadConfig, trace: Trace) -> Trace:
+    """Keep the requests that arrive before duration_s."""
+    end_ns = _end_ns(config)
+    return trace if end_ns is None else trace.head(int(np.searchsorted(trace.arrival_ns, end_ns)))

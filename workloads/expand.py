@@ -26,7 +26,7 @@ def expand_hashes(trace: Trace, block_tokens: int) -> Trace:
     source = trace.hashes.block_tokens
     if source % block_tokens and block_tokens % source:
         raise InputError(
-            f"block_tokens: {block_tokens} does not fit blocks of {source} tokens; give a divisor or a multiple"
+            f"block_tokens: {block_tokens} does not fit blocks of {source} tokens; give a divisor or multiple"
         )
     if block_tokens > source and not trace.hashes.is_chained():
         raise InputError(
