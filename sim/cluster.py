@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
-from simpy import Environment, Event
+from simpy import Event
 
 from sim.batching.decision import BatcherConfig, EngineLimits
-from sim.clock import At, Priority
+from sim.clock import At, Clock, Priority
 from sim.core import EngineCore
 from sim.cost import StepCost
 from sim.kv.allocators.paged import PagedAllocator
@@ -31,7 +31,7 @@ class Cluster:
 
     def __init__(
         self,
-        env: Environment,
+        env: Clock,
         table: RequestTable,
         router: Router,
         rng: np.random.Generator,
@@ -40,7 +40,7 @@ class Cluster:
         self.env = env
         self.requests = RequestLog(table)
         self.replicas: list[Replica] = []
-        self.on_done: Callable[[int], None] = lambda count: None
+        self.on_done: Callable[[int], None] | None = None
         self._views: list[ReplicaView] = []
         self._router = router
         self._rng = rng
@@ -53,7 +53,7 @@ class Cluster:
 
     def arrive(self, index: int) -> None:
         """A request reaches the router now."""
-        now = self.env.now
+        now = self.env.now_ns
         while self._reports and self._reports[0][0] <= now:
             _, replica, count = self._reports.popleft()
             self._views[replica].in_flight -= count
@@ -63,17 +63,21 @@ class Cluster:
             self._views[chosen].in_flight += 1
         else:
             self.requests.reject(index, chosen, reason)
-            self.on_done(1)
+            self._done(1)
 
     def finished(self, replica: Replica, sequences: Sequence[Running]) -> None:
-        now = self.env.now
+        now = self.env.now_ns
         for seq in sequences:
             self.requests.finish(seq, replica.index, now)
         if self._delay_ns:
             self._reports.append((now + self._delay_ns, replica.index, len(sequences)))
         else:
             self._views[replica.index].in_flight -= len(sequences)
-        self.on_done(len(sequences))
+        self._done(len(sequences))
+
+    def _done(self, count: int) -> None:
+        if self.on_done is not None:
+            self.on_done(count)
 
 
 class Client:
@@ -82,7 +86,9 @@ class Client:
     With all times zero this is a closed loop: a request goes out when another one is done.
     """
 
-    def __init__(self, env: Environment, table: RequestTable, cluster: Cluster, max_concurrency: int | None) -> None:
+    def __init__(
+        self, env: Clock, table: RequestTable, cluster: Cluster, max_concurrency: int | None
+    ) -> None:
         self._env = env
         self._table = table
         self._cluster = cluster
@@ -95,8 +101,8 @@ class Client:
     def _run(self) -> Generator[Event, None, None]:
         env, arrive = self._env, self._cluster.arrive
         for index, due_ns in enumerate(self._table.arrival_ns):
-            if due_ns > env.now or index == 0:
-                yield At(env, due_ns - env.now, Priority.ARRIVAL)
+            if due_ns > env.now_ns or index == 0:
+                yield At(env, due_ns - env.now_ns, Priority.ARRIVAL)
             if self._slots is None:
                 arrive(index)
             elif self._slots > 0:
@@ -116,7 +122,7 @@ class Client:
         if self._held and self._slots:
             self._slots -= 1
             index = self._held.popleft()
-            self._table.arrival_ns[index] = self._env.now
+            self._table.arrival_ns[index] = self._env.now_ns
             self._cluster.arrive(index)
 
 
@@ -136,7 +142,7 @@ def run_cluster(
     fast_forward: bool = True,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary."""
-    env = Environment()
+    env = Clock()
     table = RequestTable(trace)
     cluster = Cluster(env, table, router.build(), np.random.default_rng(router_seed), signal_delay_ns)
     for index in range(replicas):

@@ -76,9 +76,13 @@ class EngineCore:
         self.arrived: deque[int] = deque()
         self.group = DecodeGroup(sliding_window)
         self.step = 0  # steps taken
-        self.wake_ns: int | None = None  # after schedule() found nothing to do: when the batcher wants to look again
+        self.wake_ns: int | None = (
+            None  # after schedule() found nothing to do: when the batcher wants to look again
+        )
         self.preemptions = 0
-        self.resumed_tokens = array("q")  # (when, gap to the token before) [ns], where a preemption lies between
+        self.resumed_tokens = array(
+            "q"
+        )  # (when, gap to the token before) [ns], where a preemption lies between
         self._tickets = 0
         self._committed_ns = 0
 
@@ -171,7 +175,8 @@ class EngineCore:
             return self._plan_prompts(chunks, preempted)
         if self.group.size:
             return self._plan_window(limits, preempted, blocked=blocked)
-        return self._plan_nothing(limits)
+        self._sleep(limits)
+        return None
 
     def commit(self, plan: BatchPlan, steps: int, now_ns: int) -> list[Sequence]:
         """`steps` of the plan's steps ran, the last of them to `now_ns`; returns the sequences that finished."""
@@ -234,9 +239,7 @@ class EngineCore:
             allocator.extend(seq.kv, seq.computed + new_tokens)
         return chunks, preempted, budget
 
-    def _make_room(
-        self, budget: int, now_ns: int
-    ) -> tuple[list[tuple[Sequence, int]], list[Sequence], int]:
+    def _make_room(self, budget: int, now_ns: int) -> tuple[list[tuple[Sequence, int]], list[Sequence], int]:
         """Go through the running queue as the engine does, one sequence at a time, the last giving way."""
         allocator = self.allocator
         chunks: list[tuple[Sequence, int]] = []
@@ -285,9 +288,7 @@ class EngineCore:
         self.preemptions += 1
         self.resumed.appendleft(seq)
 
-    def _admit(
-        self, limits: StepLimits, left: int, chunks: list[tuple[Sequence, int]], now_ns: int
-    ) -> bool:
+    def _admit(self, limits: StepLimits, left: int, chunks: list[tuple[Sequence, int]], now_ns: int) -> bool:
         """Take from the queue what fits, into `chunks`; True where its head waits for blocks or a seat."""
         allocator = self.allocator
         seats = self.limits.max_num_seqs - len(self.running)
@@ -377,7 +378,9 @@ class EngineCore:
             plan.arrival_acts = len(self.running) < self.limits.max_num_seqs
         return plan
 
-    def _plan_nothing(self, limits: StepLimits | None) -> None:
+    def _sleep(self, limits: StepLimits | None) -> None:
         self.wake_ns = limits.next_change_ns if limits else None
         if (self.running or self.num_waiting) and self.wake_ns is None:
-            raise InvariantError(f"{len(self.running)} sequences and {self.num_waiting} in the queue, and nothing runs")
+            raise InvariantError(
+                f"{len(self.running)} sequences and {self.num_waiting} in the queue, and nothing runs"
+            )

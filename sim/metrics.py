@@ -6,9 +6,11 @@ NumPy's linear ones; std is that of the population; the duration runs from the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,9 +67,7 @@ class Requests:
     def tpot_ns(self) -> Float64:
         """Per request; NaN where there is only one token."""
         gaps = (self.output_tokens - 1).astype(np.float64)
-        return np.divide(
-            self.e2el_ns - self.ttft_ns, gaps, out=np.full(gaps.size, np.nan), where=gaps > 0
-        )
+        return np.divide(self.e2el_ns - self.ttft_ns, gaps, out=np.full(gaps.size, np.nan), where=gaps > 0)
 
     @cached_property
     def stages_ns(self) -> dict[str, Int64]:
@@ -100,24 +100,63 @@ class Requests:
         return met
 
 
-def weighted_percentiles(values: Int64, weights: Int64, percentiles: Sequence[float]) -> list[float]:
-    """`numpy.percentile(numpy.repeat(values, weights), percentiles)` without the repetition."""
-    order = np.argsort(values)
-    values, upto = values[order], np.cumsum(weights[order])
+Weighted = tuple[Int64, NDArray[np.integer[Any]]]
+"""Values and how often each counts."""
+
+MOST_BINS = 1 << 20
+
+
+def weighted_percentiles(parts: Sequence[Weighted], percentiles: Sequence[float]) -> list[float]:
+    """`numpy.percentile(numpy.repeat(values, weights), percentiles)`, without the repetition and without a sort.
+
+    A histogram finds the bins in which the ranks lie; only what is in those bins is then sorted.
+    """
+    largest = max(int(values.max()) for values, _ in parts if values.size)
+    shift = max(largest.bit_length() - MOST_BINS.bit_length() + 1, 0)
+    counts = np.zeros((largest >> shift) + 1)
+    for values, weights in parts:
+        counts += np.bincount(values >> shift, weights=weights, minlength=counts.size)
+    upto = np.cumsum(counts)  # exact: whole numbers far below 2**53
     total = int(upto[-1])
-    results = []
-    for q in percentiles:
-        position = q / 100 * (total - 1)
-        low = int(position)
-        a, b = (int(values[np.searchsorted(upto, at, side="right")]) for at in (low, min(low + 1, total - 1)))
-        part = position - low
-        results.append(a + (b - a) * part if part < 0.5 else b - (b - a) * (1 - part))
-    return results
+    positions = [q / 100 * (total - 1) for q in percentiles]
+    ranks = sorted({rank for p in positions for rank in (int(p), min(int(p) + 1, total - 1))})
+    found: dict[int, int] = {}
+    for chosen, (values, weights) in _bins_of(ranks, parts, shift, upto).items():
+        order = np.argsort(values)
+        within = np.cumsum(weights[order]) + (int(upto[chosen - 1]) if chosen else 0)
+        for rank in ranks:
+            if rank not in found and rank < within[-1]:
+                found[rank] = int(values[order[np.searchsorted(within, rank, side="right")]])
+    return [_between(found[int(p)], found[min(int(p) + 1, total - 1)], p - int(p)) for p in positions]
+
+
+def _bins_of(
+    ranks: Sequence[int], parts: Sequence[Weighted], shift: int, upto: Float64
+) -> dict[int, Weighted]:
+    """What lies in the bins that hold the ranks, by ascending bin."""
+    bins = sorted({int(b) for b in np.searchsorted(upto, ranks, side="right")})
+    result = {}
+    for chosen in bins:
+        inside = [(values >> shift) == chosen for values, _ in parts]
+        pairs = list(zip(parts, inside, strict=True))
+        values = np.concatenate([part[0][mask] for part, mask in pairs])
+        result[chosen] = values, np.concatenate([part[1][mask] for part, mask in pairs])
+    return result
+
+
+def _between(low: int, high: int, part: float) -> float:
+    """NumPy's linear interpolation, which is exact at both ends."""
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
 def latency_statistics(name: str, values_ns: Int64 | Float64) -> dict[str, float | None]:
     """Mean, median, std and percentiles of a latency, keyed as in a result file [ms]; None where there are none."""
-    keys = [f"mean_{name}_ms", f"median_{name}_ms", f"std_{name}_ms", *(f"p{q}_{name}_ms" for q in PERCENTILES)]
+    keys = [
+        f"mean_{name}_ms",
+        f"median_{name}_ms",
+        f"std_{name}_ms",
+        *(f"p{q}_{name}_ms" for q in PERCENTILES),
+    ]
     if not values_ns.size:
         return dict.fromkeys(keys)
     quantiles = np.percentile(values_ns, [50, *PERCENTILES])
@@ -127,22 +166,17 @@ def latency_statistics(name: str, values_ns: Int64 | Float64) -> dict[str, float
 
 def itl_statistics(replicas: Sequence[StepColumns]) -> dict[str, float | None]:
     """The same of the gaps between tokens, pooled over all requests: each step's time once per decode."""
-    gaps = np.concatenate([part for log in replicas for part in (log.step_ns, log.resumed_gaps_ns)])
-    weights = np.concatenate(
-        [
-            part
-            for log in replicas
-            for part in (np.repeat(log.decodes, log.steps), np.ones_like(log.resumed_gaps_ns))
-        ]
-    )
-    total = int(weights.sum())
+    parts = [(log.step_ns, log.decodes_of_steps()) for log in replicas]
+    parts += [(log.resumed_gaps_ns, np.ones_like(log.resumed_gaps_ns)) for log in replicas]
+    total = sum(int(weights.sum()) for _, weights in parts)
     if total == 0:
-        return latency_statistics("itl", gaps[:0])
-    mean = int(gaps @ weights) / total
-    std = float(np.sqrt(weights @ np.square(gaps - mean) / total))
-    quantiles = weighted_percentiles(gaps, weights, [50, *PERCENTILES])
+        return latency_statistics("itl", np.zeros(0))
+    mean = sum(int(gaps @ weights) for gaps, weights in parts) / total
+    variance = sum(float(weights @ np.square(gaps - mean)) for gaps, weights in parts) / total
+    quantiles = weighted_percentiles(parts, [50, *PERCENTILES])
     keys = ["mean_itl_ms", "median_itl_ms", "std_itl_ms", *(f"p{q}_itl_ms" for q in PERCENTILES)]
-    return {key: n / 1e6 for key, n in zip(keys, [mean, quantiles[0], std, *quantiles[1:]], strict=True)}
+    numbers = [mean, quantiles[0], math.sqrt(variance), *quantiles[1:]]
+    return {key: number / 1e6 for key, number in zip(keys, numbers, strict=True)}
 
 
 def peak_concurrency(start_ns: Int64, end_ns: Int64) -> int:
@@ -157,12 +191,14 @@ def peak_concurrency(start_ns: Int64, end_ns: Int64) -> int:
 def peak_output_tokens_per_s(requests: Requests, replicas: Sequence[StepColumns]) -> float:
     """Most tokens in any second that starts at a whole second of the run."""
     seconds = int(requests.duration_ns // 1_000_000_000) + 1
-    first = np.bincount(requests.columns["first_token_ns"][requests.completed] // 1_000_000_000, minlength=seconds)
+    first = np.bincount(
+        requests.columns["first_token_ns"][requests.completed] // 1_000_000_000, minlength=seconds
+    )
     counts = first.astype(np.float64)
     for log in replicas:
-        decodes = np.repeat(log.decodes, log.steps)
-        counts += np.bincount(log.step_end_ns // 1_000_000_000, weights=decodes, minlength=seconds)[:seconds]
-        counts += np.bincount(log.resumed_ns // 1_000_000_000, minlength=seconds)[:seconds]
+        ends_s = log.step_ends_ns() // 1_000_000_000
+        counts += np.bincount(ends_s, weights=log.decodes_of_steps(), minlength=seconds)
+        counts += np.bincount(log.resumed_ns // 1_000_000_000, minlength=seconds)
     return float(counts.max())
 
 

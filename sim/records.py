@@ -85,7 +85,9 @@ class RequestLog:
             "arrival_ns": np.array(self._table.arrival_ns, dtype=np.int64),
             "input_tokens": np.array(self._table.input_tokens, dtype=np.int64),
             "output_tokens": np.array(self._table.output_tokens, dtype=np.int64),
-            **{name: np.array(column, dtype=np.int64) for name, column in zip(self.COLUMNS, own, strict=True)},
+            **{
+                name: np.array(column, dtype=np.int64) for name, column in zip(self.COLUMNS, own, strict=True)
+            },
         }
 
 
@@ -118,13 +120,14 @@ class StepColumns:
             return np.zeros(0, dtype=np.int64)
         return np.add.reduceat(self.step_ns, np.cumsum(self.steps) - self.steps)
 
-    @cached_property
-    def step_end_ns(self) -> Int64:
+    def step_ends_ns(self) -> Int64:
         """When each step ended."""
-        first_start = np.repeat(self.start_ns, self.steps)
-        elapsed = np.cumsum(self.step_ns)
-        before_row = np.repeat(np.cumsum(self.row_ns) - self.row_ns, self.steps)
-        return first_start + elapsed - before_row
+        row_starts = self.start_ns - (np.cumsum(self.row_ns) - self.row_ns)
+        return np.cumsum(self.step_ns) + np.repeat(row_starts, self.steps)
+
+    def decodes_of_steps(self) -> NDArray[np.int32]:
+        """Sequences that decoded in each step (32 bits: there may be many millions)."""
+        return np.repeat(self.decodes.astype(np.int32), self.steps)
 
 
 class StepLog:
@@ -135,19 +138,26 @@ class StepLog:
     """
 
     FIELDS: Final = 8
+    CHUNK: Final = 1 << 13
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self._rows = array("q")
-        self._step_ns = np.empty(1024, dtype=np.int64)
+        self._chunk = np.empty(self.CHUNK, dtype=np.int64)  # of step times; full ones are put away
         self._count = 0
+        self._full: list[Int64] = []
         self._end_ns = -1
 
     def add(self, start_ns: int, end_ns: int, plan: BatchPlan, step_ns: Int64 | int, steps: int) -> None:
         """`steps` steps of `plan` ran from start to end; `step_ns` holds their durations."""
         count = self._count
-        if count + steps > self._step_ns.size:
-            self._step_ns = np.concatenate([self._step_ns[:count], np.empty(count + steps, dtype=np.int64)])
-        self._step_ns[count : count + steps] = step_ns
+        if count + steps > self.CHUNK:
+            self._full.append(self._chunk[:count])
+            self._chunk = np.empty(self.CHUNK, dtype=np.int64)
+            count = 0
+        self._chunk[count : count + steps] = step_ns
         self._count = count + steps
         rows = self._rows
         if (
@@ -179,7 +189,10 @@ class StepLog:
         self._end_ns = end_ns
 
     def columns(self, resumed_tokens: array[int]) -> StepColumns:
-        """Everything logged, and the tokens of `EngineCore.resumed_tokens`, as columns."""
+        """Everything logged, and the tokens of `EngineCore.resumed_tokens`, as columns; empties the log."""
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, self.FIELDS)
+        step_ns = np.concatenate([*self._full, self._chunk[: self._count]])
         resumed = np.array(resumed_tokens, dtype=np.int64).reshape(-1, 2)
-        return StepColumns(*rows.T.copy(), self._step_ns[: self._count].copy(), *resumed.T.copy())
+        self._clear()
+        columns = [*rows.T.copy(), step_ns, *resumed.T.copy()]
+        return StepColumns(*columns)

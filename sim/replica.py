@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 from numpy.typing import NDArray
-from simpy import Environment, Event
+from simpy import Event
 
-from sim.clock import At, Priority, Signal
+from sim.clock import At, Clock, Priority, Signal
 from sim.core import BatchPlan, EngineCore
 from sim.cost import StepCost
 from sim.records import StepLog
@@ -26,7 +26,7 @@ class Replica:
 
     def __init__(
         self,
-        env: Environment,
+        env: Clock,
         index: int,
         core: EngineCore,
         cost: StepCost,
@@ -51,7 +51,7 @@ class Replica:
         reason = self.core.submit(index)
         if reason is None:
             if self._window is not None:
-                self._window.cut(self.env.now)
+                self._window.cut(self.env.now_ns)
                 self._window = None
             else:
                 self._woken.give(Priority.STEP_START)
@@ -60,7 +60,7 @@ class Replica:
     def _run(self) -> Generator[Event, None, None]:
         env, core, cost, log = self.env, self.core, self._cost, self.log
         while True:
-            start = env.now
+            start = env.now_ns
             plan = core.schedule(start)
             if plan is None:
                 yield self._idle()
@@ -84,7 +84,7 @@ class Replica:
                 self._window = None
                 steps = window.steps
                 step_ns = window.step_ns[:steps]
-            now = env.now
+            now = env.now_ns
             finished = core.commit(plan, steps, now)
             log.add(start, now, plan, step_ns, steps)
             if finished:
@@ -96,7 +96,7 @@ class Replica:
         """Wait for an arrival, or for the time at which the batcher wants to look again."""
         wake_ns = self.core.wake_ns
         if wake_ns is not None:
-            alarm = At(self.env, max(wake_ns - self.env.now, 0), Priority.STEP_START)
+            alarm = At(self.env, max(wake_ns - self.env.now_ns, 0), Priority.STEP_START)
             alarm.callbacks.append(lambda _: self._woken.give(Priority.STEP_START))
         return self._woken.wait()
 
@@ -104,7 +104,7 @@ class Replica:
 class _Window:
     """Successive decode steps that are taken at once, until one of them turns out to be the last."""
 
-    def __init__(self, env: Environment, plan: BatchPlan, cost: StepCost) -> None:
+    def __init__(self, env: Clock, plan: BatchPlan, cost: StepCost) -> None:
         self.step_ns = cost.decode_window_ns(
             plan.decodes,
             plan.context_tokens,
@@ -113,7 +113,7 @@ class _Window:
             min(plan.steps, MOST_STEPS),
         )
         self.steps = self.step_ns.size
-        self._start_ns = env.now
+        self._start_ns = env.now_ns
         self.end = At(env, int(np.add.reduce(self.step_ns)), Priority.STEP_END)
         if plan.until_ns is not None:
             self.cut(plan.until_ns)
@@ -125,4 +125,4 @@ class _Window:
         if last < self.steps - 1:
             self.steps = last + 1
             end_ns = self._start_ns + int(ends[last])
-            self.end = self.end.moved_to(end_ns - self.end.env.now, Priority.STEP_END)
+            self.end = self.end.moved_to(end_ns - self.end.env.now_ns, Priority.STEP_END)

@@ -13,9 +13,9 @@ class RequestTable:
 
     def __init__(self, trace: Trace) -> None:
         self.arrival_ns = array("q", trace.arrival_ns.tobytes())
-        self.input_tokens = memoryview(trace.input_tokens)
-        self.output_tokens = memoryview(trace.output_tokens)
-        self.priority = memoryview(trace.priority)
+        self.input_tokens = trace.input_tokens.data
+        self.output_tokens = trace.output_tokens.data
+        self.priority = trace.priority.data
 
     def __len__(self) -> int:
         return len(self.arrival_ns)

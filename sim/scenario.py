@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from sim.batching import AnyBatcher
 from sim.batching.chunked import Chunked
@@ -16,6 +17,24 @@ from workloads.config import WorkloadConfig
 def _named(value: Any) -> Any:  # noqa: ANN401  whatever YAML holds
     """`chunked` is short for `{name: chunked}`."""
     return {"name": value} if isinstance(value, str) else value
+
+
+def _not_yet(what: str, only: Any) -> BeforeValidator:  # noqa: ANN401  any scalar of YAML
+    """Accept the neutral value of a field whose part of the simulator does not exist yet, and name what is missing."""
+
+    def check(value: Any) -> Any:  # noqa: ANN401
+        if value != only:
+            raise PydanticCustomError(
+                "not_yet",
+                "{what} is not simulated yet; only {only} is accepted",
+                {
+                    "what": what,
+                    "only": str(only).lower(),
+                },
+            )
+        return value
+
+    return BeforeValidator(check)
 
 
 class Section(BaseModel):
@@ -66,10 +85,10 @@ class EngineConfig(Section):
     """Run without CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     """Token counts with a captured graph; by default the engine's list."""
-    enable_prefix_caching: Literal[False] = False
-    """Not there yet: only false."""
-    cache_at_start: Literal["cold"] = "cold"
-    """Not there yet: only cold."""
+    enable_prefix_caching: Annotated[bool, _not_yet("a prefix cache", only=False)] = False
+    """Not simulated yet: only false."""
+    cache_at_start: Annotated[str, _not_yet("a prefix cache, warm or cold,", "cold")] = "cold"
+    """Not simulated yet: only cold."""
 
     @model_validator(mode="after")
     def _seats_within_budget(self) -> EngineConfig:
@@ -99,12 +118,12 @@ class PoliciesConfig(Section):
     """Which replica a request goes to."""
     batcher: Annotated[AnyBatcher, BeforeValidator(_named)] = Chunked()
     """Which tokens a step takes."""
-    allocator: Literal["paged"] = "paged"
+    allocator: Annotated[str, _not_yet("another allocator", "paged")] = "paged"
     """Who holds which KV blocks; so far only paged."""
-    eviction: Literal["lru"] = "lru"
-    """What a prefix cache gives up first; without one nothing is evicted, so only the default."""
-    prefetch: Literal["none"] = "none"
-    """Not there yet: only none."""
+    eviction: Annotated[str, _not_yet("a prefix cache, and so eviction,", "lru")] = "lru"
+    """What a prefix cache gives up first; there is none yet, so only lru."""
+    prefetch: Annotated[str, _not_yet("prefetching", "none")] = "none"
+    """Not simulated yet: only none."""
 
 
 class SloConfig(Section):

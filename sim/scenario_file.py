@@ -80,7 +80,9 @@ def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind == "union_tag_invalid":
         context = problem["ctx"]
-        near = difflib.get_close_matches(context["tag"], context["expected_tags"].replace("'", "").split(", "), n=1)
+        near = difflib.get_close_matches(
+            context["tag"], context["expected_tags"].replace("'", "").split(", "), n=1
+        )
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{field}: unknown name {context['tag']!r}; one of {context['expected_tags']}{hint}"
     message = message[0].lower() + message[1:]
@@ -120,7 +122,9 @@ def _copy(value: Any) -> Any:  # noqa: ANN401  whatever YAML holds
 def _find_paths(raw: Raw, folder: Path) -> None:
     """Make file names relative to the scenario's folder, where such a file is there."""
     for section, key in ((raw, "model"), (raw.get("hardware"), "profile"), (raw.get("workload"), "trace")):
-        value = section.get(key) if isinstance(section, dict) else None
+        if not isinstance(section, dict):
+            continue
+        value = section.get(key)
         if isinstance(value, str) and not Path(value).is_absolute() and (folder / value).is_file():
             section[key] = str(folder / value)
 
@@ -149,11 +153,14 @@ def _keys_of_file(path: Sequence[str | int], raw: Any) -> list[str]:  # noqa: AN
     kept: list[str] = []
     node = raw
     for at, part in enumerate(path):
-        if isinstance(node, Mapping) and part in node:
+        if isinstance(node, Mapping):
+            if part in node:
+                node = node[part]
+            elif at < len(path) - 1:
+                continue
+        elif isinstance(node, list) and isinstance(part, int):
             node = node[part]
-        elif isinstance(node, list | tuple) and isinstance(part, int):
-            node = node[part]
-        elif not (isinstance(node, Mapping) and at == len(path) - 1):
+        else:
             continue
         kept.append(str(part))
     return kept

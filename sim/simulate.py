@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from sim.batching.decision import EngineLimits
 from sim.clock import NS_PER_MS
 from sim.cluster import run_cluster
@@ -52,24 +53,32 @@ def build_service(scenario: Scenario) -> Service:
     hardware, engine = scenario.hardware, scenario.engine
     model = load_model(scenario.model)
     profile = load_profile(hardware.gpu if hardware.gpu is not None else Path(hardware.profile or ""))
-    shared = {
-        "tensor_parallel_size": hardware.tensor_parallel_size,
-        "weight_dtype": hardware.weight_dtype,
-        "kv_cache_dtype": engine.kv_cache_dtype,
-        "max_num_batched_tokens": engine.max_num_batched_tokens,
-        "max_num_seqs": engine.max_num_seqs,
-        "enforce_eager": engine.enforce_eager,
-        "cudagraph_capture_sizes": engine.cudagraph_capture_sizes,
-    }
     capacity = kv_capacity(
         model,
         memory_bytes=profile.device.memory_bytes,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        tensor_parallel_size=hardware.tensor_parallel_size,
+        weight_dtype=hardware.weight_dtype,
+        kv_cache_dtype=engine.kv_cache_dtype,
         block_size=engine.block_size,
         gpu_memory_utilization=engine.gpu_memory_utilization,
+        enforce_eager=engine.enforce_eager,
+        cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
-        **shared,
     )
-    cost = compile_cost(model, profile, async_scheduling=engine.async_scheduling, **shared)
+    cost = compile_cost(
+        model,
+        profile,
+        tensor_parallel_size=hardware.tensor_parallel_size,
+        weight_dtype=hardware.weight_dtype,
+        kv_cache_dtype=engine.kv_cache_dtype,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        async_scheduling=engine.async_scheduling,
+        enforce_eager=engine.enforce_eager,
+        cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
+    )
     longest = min(model.max_position_embeddings, capacity.max_tokens)
     return Service(
         model,
@@ -104,7 +113,9 @@ def simulate(scenario: Scenario, service: Service | None = None, workload: Workl
         max_concurrency=workload.max_concurrency,
         fast_forward=scenario.simulation.fast_forward,
     )
-    return Result(scenario, service, requests, replicas, _summary(scenario, service, workload, requests, replicas))
+    return Result(
+        scenario, service, requests, replicas, _summary(scenario, service, workload, requests, replicas)
+    )
 
 
 def _streams(seed: int) -> list[np.random.SeedSequence]:
@@ -122,7 +133,7 @@ def _summary(
     config = scenario.workload
     rate = config.request_rate
     return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S"),
+        "date": dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S"),
         "backend": "sim",
         "label": None,
         "model_id": service.model.name,

@@ -81,13 +81,17 @@ class EngineView(Protocol):
 class Batcher(Protocol):
     """A pure decision, asked before a step in which a prompt could run.
 
-    looks_every_step   the decision depends on something that changes in a step in which nothing is admitted,
-                       finished or preempted; fast-forward is then off
-    max_prompt_tokens  longest sequence that can ever be scheduled; None where there is no limit
+    Between two steps in which nothing is admitted, finished or preempted, and before `next_change_ns`, the same
+    question must get the same answer, or `looks_every_step` be true: fast-forward is then off while anything waits.
     """
 
-    looks_every_step: bool
-    max_prompt_tokens: int | None
+    @property
+    def looks_every_step(self) -> bool:
+        """Whether no two steps may be taken at once while anything waits."""
+
+    @property
+    def max_prompt_tokens(self) -> int | None:
+        """Longest sequence that can ever be scheduled; None where there is no limit."""
 
     def plan(self, view: EngineView, now_ns: int) -> StepLimits:
         """Decide on the next step; must not change the view."""

@@ -37,7 +37,9 @@ class DynamicChunked(BaseModel):
 
 
 class DynamicChunkedBatcher:
-    looks_every_step = False  # its chunk matters only in steps that run a prompt, and those are planned singly
+    looks_every_step = (
+        False  # its chunk matters only in steps that run a prompt, and those are planned singly
+    )
     max_prompt_tokens = None
 
     def __init__(self, config: DynamicChunked, limits: EngineLimits, cost: StepCost) -> None:
