@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,10 @@ class ClosedFormProfile:
     host: HostOverhead | None = None
     kinks: tuple[int, ...] = ()
     largest_m: int = 10**9
+    device: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(compute_capability="8.0"))
+
+    def with_host(self, host):
+        return replace(self, host=host)
 
     def gemm_s(self, dtype, m, n, k):
         if dtype not in ("bfloat16", "fp8"):
@@ -90,20 +95,20 @@ class ClosedFormProfile:
     def elementwise_s(self, tokens, bytes_per_token):
         return 1e-7 + np.asarray(tokens, dtype=float) * bytes_per_token * 1e-13
 
-    def attention_launch_s(self, kv_dtype, heads, kv_heads, head_dim, window, phase="prefill"):  # noqa: PLR0917
+    def attention_launch_s(self, kv_dtype, heads, kv_heads, head_dim, window, phase="prefill"):
         return 2e-6
 
-    def prefill_attention_s(self, kv_dtype, heads, kv_heads, head_dim, window, new_tokens, context_tokens):  # noqa: PLR0917
+    def prefill_attention_s(self, kv_dtype, heads, kv_heads, head_dim, window, new_tokens, context_tokens):
         q, c = np.asarray(new_tokens, dtype=float), np.asarray(context_tokens, dtype=float)
         reach = np.minimum(c, window) if window else c
         return 2e-6 + heads * head_dim * (q * reach + q * (q + 1) / 2) * 1e-15
 
-    def decode_attention_s(self, kv_dtype, heads, kv_heads, head_dim, window, num_seqs, context_tokens):  # noqa: PLR0917
-        s = np.asarray(context_tokens, dtype=float)
+    def decode_attention_s(self, kv_dtype, heads, kv_heads, head_dim, window, num_seqs, context_tokens):
+        s = np.asarray(context_tokens, dtype=float) * (0.5 if kv_dtype == "fp8" else 1.0)
         bends = sum((np.maximum(s - kink, 0.0) for kink in self.kinks), start=np.zeros_like(s))
         return 2e-6 + kv_heads * head_dim * (s + bends) * 1e-12 + num_seqs * 1e-9
 
-    def moe_s(self, dtype, tokens, hidden, inter, top_k, experts, tp, ep=1, distribution="power_law_1.2"):  # noqa: PLR0917
+    def moe_s(self, dtype, tokens, hidden, inter, top_k, experts, tp, ep=1, distribution="power_law_1.2"):
         return 3e-6 + np.asarray(tokens, dtype=float) * 1e-9
 
     def all_reduce_s(self, gpus, message_bytes):

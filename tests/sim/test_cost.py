@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -228,6 +230,16 @@ def test_windowed_layers_follow_the_window_context_alone():
     both = cost.decode_ns(4, 4000, 512) - cost.decode_ns(4, 2000, 512)
     assert both == pytest.approx(32 * 2000 * 1e-3, abs=2)  # one layer of two, 1e-12 s a value
     assert cost.decode_ns(4, 4000, 512) - cost.decode_ns(4, 4000, 256) == pytest.approx(32 * 256e-3, abs=2)
+
+
+def test_eight_bit_kv_is_read_no_faster_on_hopper():
+    def slope(capability, kv_cache_dtype):
+        profile = ClosedFormProfile(device=SimpleNamespace(compute_capability=capability))
+        cost = compiled(profile=profile, kv_cache_dtype=kv_cache_dtype)
+        return cost.decode_ns(4, 8000, 0) - cost.decode_ns(4, 4000, 0)
+
+    assert slope("9.0", "fp8") == slope("9.0", "auto") == slope("8.0", "auto")
+    assert slope("8.0", "fp8") == pytest.approx(slope("8.0", "auto") / 2, abs=1)
 
 
 def test_extrapolation_is_named():
