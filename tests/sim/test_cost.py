@@ -43,14 +43,14 @@ def compiled(model=TINY, profile=PROFILE, **changes):
 def layers_s(tokens):
     """Everything but attention in TINY's two layers, and the embedding and final norm, as the text says."""
     gemms = 4e-6 + tokens * 1e-15 * (64 * (4 + 2 * 2) * 16 + 64 * 64 + 64 * 256 + 128 * 64)
-    norm, rope = 1e-7 + tokens * 512e-13, 1e-7 + tokens * 2 * 96 * 2 * 1e-13
-    write, gate = 1e-7 + tokens * 4 * 32 * 2 * 1e-13, 1e-7 + tokens * 3 * 128 * 2 * 1e-13
+    norm, rope = 1e-7 + tokens * 2 * 64 * 2 * 1e-13, 1e-7 + tokens * 96 * 2 * 1e-13
+    write, gate = 1e-7 + tokens * 2 * 32 * 2 * 1e-13, 1e-7 + tokens * 3 * 128 * 2 * 1e-13
     embedding = 1e-7 + tokens * 2 * 64 * 2 * 1e-13
     return 2 * (gemms + 2 * norm + rope + write + gate) + embedding + norm
 
 
 def head_s(sequences):
-    return 1e-6 + sequences * 64 * 1000 * 1e-15 + 2 * (1e-7 + sequences * 5000 * 1e-13)
+    return 1e-6 + sequences * 64 * 1000 * 1e-15 + 10 * (1e-7 + sequences * 600 * 1e-13)
 
 
 def decode_s(sequences, context):
