@@ -58,7 +58,7 @@ class Renewal:
     def until(self, rng: np.random.Generator, duration_ns: int) -> Int64:
         """Return all arrivals before `duration_ns`: a beginning of what `first` returns."""
         if math.isinf(self.rate):
-            raise ConfigError("duration_s: an infinite request_rate has no end; give num_requests")
+            raise ConfigError("workload.duration_s: an infinite request_rate has no end; give num_requests")
         times = np.cumsum(self._gaps_ns(rng, _CHUNK))
         while times[-1] < duration_ns:
             times = np.concatenate([times, times[-1] + np.cumsum(self._gaps_ns(rng, times.size))])
@@ -96,15 +96,24 @@ class Modulated:
             gaps = np.concatenate([gaps, unit_gaps(rng, gaps.size, self.burstiness)])
         return times[: np.searchsorted(times, duration_ns)]
 
+    def expected_s(self, requests: float) -> float:
+        """Return the seconds after which so many requests are expected."""
+        return float(self._seconds(np.array([requests]))[0])
+
     def _clock(self, requests: Float64) -> Int64:
+        seconds = self._seconds(requests)
+        if self.tick_s:
+            seconds = np.floor(seconds / self.tick_s) * self.tick_s
+        return rounded(seconds * NS_PER_S)
+
+    def _seconds(self, requests: Float64) -> Float64:
         relative = np.asarray(self.relative) / np.mean(self.relative)
         knots = np.concatenate([[0.0], np.cumsum(relative) * self.step_s * self.rate])
         cycles, rest = np.divmod(requests, knots[-1])
         period_s = self.step_s * relative.size
-        seconds = cycles * period_s + np.interp(rest, knots, np.arange(knots.size) * self.step_s)
-        if self.tick_s:
-            seconds = np.floor(seconds / self.tick_s) * self.tick_s
-        return rounded(seconds * NS_PER_S)
+        within: Float64 = np.interp(rest, knots, np.arange(knots.size) * self.step_s)
+        seconds: Float64 = cycles * period_s + within
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,7 @@ def at_rate(arrival_ns: Int64, rate: float) -> Int64:
     last = int(arrival_ns[-1])
     if last == 0:
         raise ConfigError(
-            "request_rate: all requests arrive at once, which no rate can stretch; give burstiness"
+            "workload.request_rate: all requests arrive at once, which no rate can stretch; give burstiness"
         )
     target = arrival_ns.size / rate * NS_PER_S
     return rounded(arrival_ns.astype(np.float64) * (target / last))

@@ -44,7 +44,9 @@ def build_workload(
     else:
         trace = _from_trace(config, streams, config.trace, base_dir or Path())
     if not len(trace):
-        raise ConfigError(f"duration_s: no request arrives within {config.duration_s:g} s; give more")
+        raise ConfigError(
+            f"workload.duration_s: no request arrives within {config.duration_s:g} s; give more"
+        )
     if config.tenants is not None:
         trace = assign_tenants(trace, config.tenants, streams.of("tenants"))
     return Workload(trace, config.max_concurrency)
@@ -73,12 +75,12 @@ def _from_trace(config: WorkloadConfig, streams: Streams, trace: str, base_dir: 
         if not path.exists() and not Path(trace).suffix and "/" not in trace:
             near = difflib.get_close_matches(trace, SHIPPED, 1)
             hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(SHIPPED)}"
-            raise ConfigError(f"trace: {trace!r} is neither a file nor a shipped model; {hint}")
+            raise ConfigError(f"workload.trace: {trace!r} is neither a file nor a shipped model; {hint}")
         return _from_file(config, streams, path)
     for name in ("format", "drop_failed"):
         if getattr(config, name):
             raise ConfigError(
-                f"{name}: acts on a trace file, and {trace} is a model of a trace; leave it out"
+                f"workload.{name}: acts on a trace file, and {trace} is a model of a trace; leave it out"
             )
     return _from_model(config, streams, load_model(trace if trace in SHIPPED else path))
 
@@ -97,14 +99,16 @@ def _from_file(config: WorkloadConfig, streams: Streams, path: Path) -> Trace:
     trace = read_trace(path, format=config.format, drop_failed=config.drop_failed)
     if config.num_requests is not None:
         if config.num_requests > len(trace):
-            raise ConfigError(f"num_requests: {config.num_requests}, but {path} has {len(trace)} requests")
+            raise ConfigError(
+                f"workload.num_requests: {config.num_requests}, but {path} has {len(trace)} requests"
+            )
         trace = trace.head(config.num_requests)
     trace = trace.with_columns(arrival_ns=_file_arrivals(config, streams, trace, path))
     if config.duration_s is not None and config.num_requests is None:
         last = trace.duration_ns / NS_PER_S
         if last < config.duration_s:
             raise ConfigError(
-                f"duration_s: {config.duration_s:g}, but the last request arrives at {last:.9g} s"
+                f"workload.duration_s: {config.duration_s:g}, but the last request arrives at {last:.9g} s"
             )
     return _cut(config, trace)
 
@@ -115,7 +119,9 @@ def _file_arrivals(config: WorkloadConfig, streams: Streams, trace: Trace, path:
         rate = mean_rate(trace.arrival_ns) if trace.has_arrivals else None
         return _draw_arrivals(config, streams, len(trace), None, rate)
     if config.rescale_arrivals:
-        raise ConfigError(f"rescale_arrivals: acts on drawn times, and {path} has its own; add burstiness")
+        raise ConfigError(
+            f"workload.rescale_arrivals: acts on drawn times, and {path} has its own; add burstiness"
+        )
     return trace.arrival_ns if config.request_rate is None else at_rate(trace.arrival_ns, config.request_rate)
 
 
@@ -130,7 +136,7 @@ def _draw_arrivals(
     if config.max_concurrency is not None:
         assert count is not None
         return np.zeros(count, dtype=np.int64)
-    process = _process(config, model, own_rate)
+    process = _process(config, model, own_rate, count)
     rng = streams.of("arrivals")
     if count is None:
         assert not isinstance(process, Ramp)
@@ -139,11 +145,11 @@ def _draw_arrivals(
     if not config.rescale_arrivals:
         return times
     assert not isinstance(process, Ramp)
-    return at_rate(times, process.rate)
+    return at_rate(times, config.request_rate or process.rate)
 
 
 def _process(
-    config: WorkloadConfig, model: WorkloadModel | None, own_rate: float | None
+    config: WorkloadConfig, model: WorkloadModel | None, own_rate: float | None, count: int | None
 ) -> Renewal | Modulated | Ramp:
     burstiness = config.burstiness or 1.0
     if config.ramp_up_strategy is not None:
@@ -154,12 +160,14 @@ def _process(
     rate = config.request_rate or own_rate or (arrivals.rate if arrivals else None)
     if rate is None:
         raise ConfigError(
-            f"request_rate: missing, and {config.trace} has lengths only; "
+            f"workload.request_rate: missing, and {config.trace} has lengths only; "
             "give a rate, a ramp or max_concurrency"
         )
     if arrivals is None or config.burstiness is not None or np.isinf(rate):
         return Renewal(rate, burstiness)
-    return arrivals.at_rate(config.request_rate)
+    if config.request_rate is None:
+        return arrivals.process()
+    return arrivals.at_rate(rate, count if count is not None else rate * (config.duration_s or 0.0))
 
 
 def _end_ns(config: WorkloadConfig) -> int | None:

@@ -83,12 +83,18 @@ class ArrivalModel(BaseModel):
     relative: Annotated[Quantiles, Field(min_length=1)]
     tick_s: Annotated[float, Field(ge=0)] = 0.0
 
-    def at_rate(self, rate: float | None) -> Modulated:
-        """Return the process, at its own rate or as the same trace stretched to another."""
-        stretch = 1.0 if rate is None else self.rate / rate
-        return Modulated(
-            self.rate / stretch, self.burstiness, self.step_s * stretch, self.relative, self.tick_s * stretch
-        )
+    def process(self) -> Modulated:
+        """Return the process at its own rate."""
+        return Modulated(self.rate, self.burstiness, self.step_s, self.relative, self.tick_s)
+
+    def at_rate(self, rate: float, requests: float) -> Modulated:
+        """Return the process stretched so that its first `requests` are expected to come at `rate`.
+
+        As a trace cut to so many requests and rescaled: where its first minutes are quiet, they are sped up.
+        """
+        stretch = requests / rate / self.process().expected_s(requests)
+        step_s, tick_s = self.step_s * stretch, self.tick_s * stretch
+        return Modulated(self.rate / stretch, self.burstiness, step_s, self.relative, tick_s)
 
 
 class WorkloadModel(BaseModel):

@@ -83,7 +83,7 @@ def fit_arrivals(arrival_ns: Int64) -> ArrivalModel:
 
 
 def _tick_s(arrival_ns: Int64) -> float:
-    """Return the step of a clock so coarse that most requests share a stamp, else 0; 1 % jitter is allowed."""
+    """Return the step of a clock so coarse that most requests share a stamp, else 0; 1 % jitter is fine."""
     stamps = np.unique(arrival_ns) / NS_PER_S
     if stamps.size * 2 > arrival_ns.size or stamps.size < 2:
         return 0.0

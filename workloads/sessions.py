@@ -120,7 +120,7 @@ def _draw_turns(
     keep = prompt <= config.max_input_tokens
     if not keep[first].all():
         raise ConfigError(
-            f"sessions.max_input_tokens: a first prompt has {prompt[first].max()} tokens, more than "
+            f"workload.sessions.max_input_tokens: a first prompt has {prompt[first].max()} tokens, more than "
             f"{config.max_input_tokens}; allow more, or shorten system_prompt_tokens and input_tokens"
         )
     return _Turns(session[keep], prompt[keep], output[keep], since[keep])

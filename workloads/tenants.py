@@ -26,7 +26,7 @@ def assign_tenants(trace: Trace, tenants: Mapping[str, TenantConfig], rng: np.ra
     """Share the requests out by weight; requests of one session go to one tenant."""
     if len(trace.tenant_names) > 1:
         raise ConfigError(
-            f"tenants: the trace has its own ({', '.join(trace.tenant_names)}); leave tenants out"
+            f"workload.tenants: the trace has its own ({', '.join(trace.tenant_names)}); leave tenants out"
         )
     edges = np.cumsum([tenant.weight for tenant in tenants.values()])
     groups = _groups(trace.session)
