@@ -69,7 +69,9 @@ def read_step_log(directory: Path) -> StepLogRun:
         meta = json.loads(meta_path.read_text(encoding="utf-8"))
         args: dict[str, Any] = meta["engine_args"]
         if args.get("enable_prefix_caching", False):
-            raise ConfigError(f"{meta_path}: enable_prefix_caching is true; prefix caching is not replayed yet")
+            raise ConfigError(
+                f"{meta_path}: enable_prefix_caching is true; prefix caching is not replayed yet"
+            )
         return StepLogRun(
             name=str(meta.get("run", directory.name)),
             engine=f"{meta.get('engine', 'engine')} {meta.get('version', '')}".strip(),

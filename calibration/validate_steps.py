@@ -75,7 +75,9 @@ def _replay(run: StepLogRun) -> Iterator[tuple[RecordedStep, dict[str, Any]]]:
         while sent < len(requests) and table.arrival_ns[sent] <= start_ns:
             reason = core.submit(sent)
             if reason is not None:
-                raise ConfigError(f"{run.name}: request {requests[sent].request_id} {reason.replace('_', ' ')}")
+                raise ConfigError(
+                    f"{run.name}: request {requests[sent].request_id} {reason.replace('_', ' ')}"
+                )
             sent += 1
         plan = core.schedule(start_ns)
         if plan is None:

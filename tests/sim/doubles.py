@@ -65,6 +65,23 @@ class AffineCost:
         )
 
 
+@dataclass(frozen=True)
+class EveryOther:
+    """A batcher that admits in every other period only: a decision that changes with time alone."""
+
+    period_ns: int
+    looks_every_step = False
+    max_prompt_tokens = None
+
+    def build(self, limits: EngineLimits, cost: StepCost) -> EveryOther:
+        return self
+
+    def plan(self, view: EngineView, now_ns: int) -> StepLimits:
+        periods = now_ns // self.period_ns
+        admissions = 1000 if periods % 2 else 0
+        return StepLimits(1000, admissions=admissions, next_change_ns=(periods + 1) * self.period_ns)
+
+
 def constant_cost(step_ns: int) -> AffineCost:
     """Every step takes `step_ns`, whatever it does."""
     return AffineCost(base_ns=step_ns)

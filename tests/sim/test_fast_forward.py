@@ -13,7 +13,7 @@ from sim.batching.static_batch import StaticBatch
 from sim.metrics import kv_usage, serving_metrics, stage_statistics
 from sim.routing.least_loaded import LeastLoaded
 from sim.routing.round_robin import RoundRobin
-from tests.sim.doubles import AffineCost
+from tests.sim.doubles import AffineCost, EveryOther
 from tests.sim.engines import run, trace_of
 
 requests = st.lists(
@@ -27,6 +27,7 @@ requests = st.lists(
     max_size=30,
 ).map(sorted)
 batchers = st.one_of(
+    st.builds(EveryOther, st.sampled_from([1500, 4000, 9999])),
     st.just(Chunked()),
     st.builds(Chunked, chunk_tokens=st.integers(1, 40)),
     st.just(Continuous()),

@@ -83,7 +83,9 @@ class PagedAllocator:
         """Return how many of the next `steps` steps the growing sequences can take before blocks run short."""
         if not self._growing:
             return steps
-        rounds = self.free_blocks // self._growing  # each round of block_size steps takes one block a sequence
+        rounds = (
+            self.free_blocks // self._growing
+        )  # each round of block_size steps takes one block a sequence
         if rounds * self.block_size >= steps:
             return steps
         left = self.free_blocks - rounds * self._growing
