@@ -106,7 +106,9 @@ def test_equals_a_naive_engine(load, seats, budget, block_size, blocks, cost):
         assert itl["std_itl_ms"] == pytest.approx(gaps.std() / 1e6, rel=1e-9, abs=1e-12)
         for q in (50, 90, 95, 99):
             assert itl[f"p{q}_itl_ms"] == pytest.approx(np.percentile(gaps, q) / 1e6, rel=1e-12)
-    assert peak_output_tokens_per_s(requests, logs) == sum(len(r.tokens) for r in expected)  # all in one second
+    assert peak_output_tokens_per_s(requests, logs) == sum(
+        len(r.tokens) for r in expected
+    )  # all in one second
 
 
 def make_core(load, batcher, *, seats, budget, block_size, blocks):
@@ -134,7 +136,9 @@ def test_laws_hold_after_every_step(load, batcher, seats, budget, blocks, ask_ta
     tables: dict[int, list[int]] = {}
     for _ in range(100_000):
         progress = {s: s.kv for s in core.running}
-        held = {s: s.computed if s.joined_step < 0 else s.target + core.step - s.joined_step for s in progress}
+        held = {
+            s: s.computed if s.joined_step < 0 else s.target + core.step - s.joined_step for s in progress
+        }
         plan = core.schedule(now)
         if plan is None:
             if core.wake_ns is None:
@@ -180,7 +184,9 @@ def test_what_can_never_run_is_refused_by_name():
     assert requests.columns["last_token_ns"].tolist() == [-1, -1, -1, 102]
     big, _ = run(trace_of((0, 40, 21)), COST, block_size=4, usable_blocks=14)
     assert big.columns["status"].tolist() == [Status.EXCEEDS_KV_CACHE]
-    fits, _ = run(trace_of((0, 40, 17)), COST, block_size=4, usable_blocks=14)  # 56 tokens of KV: the last has none
+    fits, _ = run(
+        trace_of((0, 40, 17)), COST, block_size=4, usable_blocks=14
+    )  # 56 tokens of KV: the last has none
     assert fits.columns["status"].tolist() == [Status.COMPLETED]
 
 
@@ -206,7 +212,11 @@ def test_static_batch_runs_to_its_end():
 def test_static_batch_waits_for_its_window():
     """0.00005 ms = 50 ns from the oldest arrival on; a full batch does not wait."""
     batcher = StaticBatch(batch_size=3, max_wait_ms=0.00005)
-    requests, _ = run(trace_of((5, 1, 1), (20, 1, 1), (100, 1, 1), (101, 1, 1), (102, 1, 1)), constant_cost(3), batcher=batcher)
+    requests, _ = run(
+        trace_of((5, 1, 1), (20, 1, 1), (100, 1, 1), (101, 1, 1), (102, 1, 1)),
+        constant_cost(3),
+        batcher=batcher,
+    )
     assert requests.columns["scheduled_ns"].tolist() == [55, 55, 102, 102, 102]
 
 

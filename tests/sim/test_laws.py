@@ -22,14 +22,21 @@ COST = AffineCost(base_ns=1000, per_seq_ns=10, per_context_ns=2, per_prefill_tok
 loads = st.lists(
     st.tuples(st.integers(0, 100_000), st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=40
 ).map(sorted)
-batchers = st.sampled_from([Chunked(), Continuous(), StaticBatch(batch_size=3), DynamicChunked(target_tpot_ms=0.002)])
+batchers = st.sampled_from(
+    [Chunked(), Continuous(), StaticBatch(batch_size=3), DynamicChunked(target_tpot_ms=0.002)]
+)
 
 
 @settings(max_examples=200, deadline=None)
 @given(load=loads, batcher=batchers, replicas=st.integers(1, 3), blocks=st.integers(25, 60))
 def test_conservation_and_causality(load, batcher, replicas, blocks):
     requests, logs = run(
-        trace_of(*load), COST, batcher=batcher, replicas=replicas, usable_blocks=blocks, max_num_batched_tokens=128
+        trace_of(*load),
+        COST,
+        batcher=batcher,
+        replicas=replicas,
+        usable_blocks=blocks,
+        max_num_batched_tokens=128,
     )
     c = requests.columns
     assert requests.completed.all()
@@ -51,7 +58,10 @@ def test_conservation_and_causality(load, batcher, replicas, blocks):
 
 def test_two_replicas_behind_round_robin_are_two_separate_runs():
     rng = np.random.default_rng(0)
-    load = [(int(t), int(rng.integers(1, 50)), int(rng.integers(1, 30))) for t in np.sort(rng.integers(0, 10**6, 300))]
+    load = [
+        (int(t), int(rng.integers(1, 50)), int(rng.integers(1, 30)))
+        for t in np.sort(rng.integers(0, 10**6, 300))
+    ]
     together, _ = run(trace_of(*load), COST, replicas=2, router=RoundRobin())
     for half in (0, 1):
         alone, _ = run(trace_of(*load[half::2]), COST)
@@ -70,7 +80,9 @@ def test_scaling_all_times_scales_all_times():
 
 def test_the_router_leaves_arrivals_untouched():
     rng = np.random.default_rng(2)
-    trace = Trace.build(np.sort(rng.integers(0, 10**6, 200)), rng.integers(1, 50, 200), rng.integers(1, 30, 200))
+    trace = Trace.build(
+        np.sort(rng.integers(0, 10**6, 200)), rng.integers(1, 50, 200), rng.integers(1, 30, 200)
+    )
     one, _ = run(trace, COST, replicas=3, router=RoundRobin())
     other, _ = run(trace, COST, replicas=3, router=LeastLoaded())
     assert np.array_equal(one.columns["arrival_ns"], other.columns["arrival_ns"])

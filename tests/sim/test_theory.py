@@ -44,7 +44,10 @@ def test_m_m_c(servers, load):
     service = mean_steps * STEP_NS
     arrivals = np.cumsum(rng.exponential(service / (load * servers), n)).astype(np.int64)
     requests, _ = run(
-        Trace.build(arrivals, np.ones(n), outputs), constant_cost(STEP_NS), max_num_seqs=servers, usable_blocks=10**6
+        Trace.build(arrivals, np.ones(n), outputs),
+        constant_cost(STEP_NS),
+        max_num_seqs=servers,
+        usable_blocks=10**6,
     )
     offered = load * servers
     blocked = offered**servers / math.factorial(servers) / (1 - load)
@@ -90,7 +93,9 @@ def test_overload_serves_at_capacity():
     n, outputs, seats = 4_000, 20, 4
     capacity = seats / (outputs * STEP_NS)
     arrivals = (np.arange(n) / (2 * capacity)).astype(np.int64)
-    requests, _ = run(Trace.build(arrivals, np.ones(n), np.full(n, outputs)), constant_cost(STEP_NS), max_num_seqs=seats)
+    requests, _ = run(
+        Trace.build(arrivals, np.ones(n), np.full(n, outputs)), constant_cost(STEP_NS), max_num_seqs=seats
+    )
     assert n / requests.duration_ns == pytest.approx(capacity, rel=0.01)
     wait = requests.stages_ns["queue"]
     assert wait[-1] == pytest.approx(n / (2 * capacity), rel=0.02)
