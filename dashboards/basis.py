@@ -1,0 +1,157 @@
+"""What the page says of its own footing: title, sources, warnings, settings, definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dashboards.content import Content
+from dashboards.page import text
+from dashboards.result_files import Run
+from dashboards.words import DEFINITIONS, number, percent
+
+
+def title(content: Content) -> str:
+    """What was simulated, in a line."""
+    runs = list(content.runs.values())
+    if not runs:
+        return "Servetwin report"
+    models = dict.fromkeys(run.summary.model_id for run in runs)
+    machines = dict.fromkeys(run.summary.sim.profile.name for run in runs)
+    return f"{', '.join(models)} on {', '.join(machines)}"
+
+
+def subtitle(content: Content) -> str:
+    """Kind of page, size of the service, and its load."""
+    kinds = {True: "comparison", False: "run" if len(content.arms) == 1 else "runs side by side"}
+    kind = kinds[content.comparison is not None] if content.arms else "capacity plan"
+    parts = [f"Servetwin {kind}"]
+    if content.comparison is not None or len(content.arms) > 1:
+        parts.append(f"{len(content.arms)} arms")
+    runs = list(content.runs.values())
+    if runs:
+        parts += list(dict.fromkeys(_service(run) for run in runs))[:3]
+        parts += list(dict.fromkeys(_load(run) for run in runs))[:3]
+    return " · ".join(parts)
+
+
+def settings(content: Content) -> str:
+    """What each arm of a comparison sets."""
+    if content.comparison is None:
+        return ""
+    rows = [(arm.name, _setting(arm.set)) for arm in content.comparison.arms if arm.set]
+    return _list(rows) if rows else ""
+
+
+def one_replication(content: Content) -> str:
+    """Say what the figures of a comparison leave out."""
+    comparison = content.comparison
+    if comparison is None or not content.runs or (comparison.replications or 1) < 2:
+        return ""
+    return (
+        '<p class="muted">The figures show one replication per arm, the first, whole; the table above is over all '
+        f"{comparison.replications}.</p>"
+    )
+
+
+def plan_facts(content: Content) -> str:
+    """The numbers of a plan."""
+    plan = content.plan
+    if plan is None:
+        return ""
+    rows = [
+        ("Replicas", plan.replicas),
+        ("GPUs", plan.gpus),
+        ("Cost per hour", None if plan.cost_per_hour is None else number(plan.cost_per_hour)),
+        (
+            "Greatest request rate",
+            None if plan.max_request_rate is None else f"{number(plan.max_request_rate)}/s",
+        ),
+        ("Limits met", None if plan.slo_met is None else ("yes" if plan.slo_met else "no")),
+        ("Gives way first", plan.binding_constraint),
+        ("Limits", ", ".join(f"{key} <= {number(value)}" for key, value in plan.slo.items()) or None),
+    ]
+    return _list([(name, str(value)) for name, value in rows if value is not None])
+
+
+def facts(content: Content) -> str:
+    """Profile, seed, notes and the whole scenario of every run."""
+    return "".join(_run_facts(run, alone=len(content.runs) == 1) for run in content.runs.values())
+
+
+def definitions() -> str:
+    """What the words of the page mean."""
+    return (
+        f"<details><summary>Definitions of the metrics</summary>{_list(list(DEFINITIONS.items()))}</details>"
+    )
+
+
+def _run_facts(run: Run, *, alone: bool) -> str:
+    own = run.summary.sim
+    profile = own.profile
+    rows = [
+        ("Profile", profile.name),
+        ("Stands for", profile.engine),
+        ("Profile hash", profile.hash),
+        ("Servetwin", own.servetwin),
+        ("Seed", own.seed),
+        ("KV blocks per replica", f"{own.num_gpu_blocks:,}"),
+        ("KV in use, mean and peak", _pair(own.kv_usage_mean, own.kv_usage_peak)),
+        ("Replicas busy", None if own.busy_fraction is None else percent(own.busy_fraction)),
+        ("Preemptions", f"{own.preemptions:,}"),
+        (
+            "Rejected",
+            ", ".join(f"{count:,} {_spaced(reason)}" for reason, count in own.rejected.items()) or "none",
+        ),
+        ("Extrapolated terms", _extrapolated(own.extrapolated)),
+    ]
+    notes = "".join(f'<p class="note">{text(warning)}</p>' for warning in own.warnings)
+    heading = "" if alone else f"<h3>{text(run.name)}</h3>"
+    return (
+        f"{heading}{notes}{_list([(name, str(value)) for name, value in rows if value is not None])}"
+        f"<details><summary>Scenario as it ran</summary><pre><code>{text(run.lock_text)}</code></pre></details>"
+    )
+
+
+def _extrapolated(terms: Mapping[str, Any]) -> str:
+    if not terms:
+        return "none: every cost lies within the measured range"
+    return "; ".join(f"{term}: {message}" for term, message in terms.items())
+
+
+def _pair(mean: float | None, peak: float | None) -> str | None:
+    return None if mean is None or peak is None else f"{percent(mean)}, {percent(peak)}"
+
+
+def _service(run: Run) -> str:
+    own = run.summary.sim
+    replicas = f"{own.replicas} {'replica' if own.replicas == 1 else 'replicas'}"
+    gpus = "" if own.gpus is None or own.gpus == own.replicas else f" ({own.gpus} GPUs)"
+    return f"{replicas}{gpus}"
+
+
+def _load(run: Run) -> str:
+    summary = run.summary
+    requests = f"{summary.num_prompts:,} {'request' if summary.num_prompts == 1 else 'requests'}"
+    if summary.max_concurrency is not None:
+        return f"{requests}, at most {summary.max_concurrency} at once"
+    rate = summary.request_rate
+    return (
+        f"{requests} at {number(rate)}/s"
+        if isinstance(rate, int | float)
+        else f"{requests} at their own times"
+    )
+
+
+def _setting(value: Any) -> str:  # noqa: ANN401  a mapping, a list or text
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {item}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _list(rows: list[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt>{text(name)}</dt><dd>{text(value)}</dd>' for name, value in rows)}</dl>"

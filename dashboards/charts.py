@@ -1,0 +1,168 @@
+"""The plots of a page: figures of its runs, each with a title, a summary in words and a caption."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from plotly.graph_objects import Figure
+
+from dashboards import figures, words
+from dashboards.content import Content
+from dashboards.page import Plot
+from dashboards.result_files import Plan, Run
+from dashboards.series import (
+    COARSER,
+    Band,
+    of_replica,
+    splits_end_to_end,
+    splits_to_first_token,
+    timeline_bands,
+)
+
+BUCKETS = 480
+"""Of the timeline over all replicas: about one a pixel and a half on a wide page."""
+BUCKETS_OF_REPLICA = 240
+MOST_REPLICAS = 8
+"""Beyond these a replica has no timeline of its own, so that the page stays small."""
+
+LATENCY_TITLES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token",
+    "e2el": "End-to-end latency",
+}
+
+
+def latencies(content: Content) -> list[Plot]:
+    """A CDF a metric."""
+    plots = []
+    for metric, title in LATENCY_TITLES.items():
+        arms = {name: run.requests[f"{metric}_s"] for name, run in content.runs.items()}
+        if not any(np.isfinite(values).any() for values in arms.values()):
+            continue
+        limit_ms = content.limits_ms.get(metric)
+        plots.append(
+            Plot(
+                f"cdf-{metric}",
+                title,
+                figures.latency_cdf(metric, arms, limit_ms),
+                words.cdf_words(arms, limit_ms),
+            )
+        )
+    return plots
+
+
+def stages(content: Content) -> list[Plot]:
+    """Stacked bars: end to end, and up to the first token, where decode would hide the rest."""
+    runs = {name: run for name, run in content.runs.items() if run.summary.completed}
+    if not runs:
+        return []
+    whole = {name: splits_end_to_end(run.stages, run.requests["e2el_s"]) for name, run in runs.items()}
+    first = {name: splits_to_first_token(run.stages, run.requests["ttft_s"]) for name, run in runs.items()}
+    return [
+        Plot(
+            "stages-ttft",
+            "Up to the first token",
+            figures.stage_bars(first),
+            words.split_words(first),
+            "Slowest: the 1 % of the requests with the greatest TTFT. Means; in brackets how many requests.",
+        ),
+        Plot(
+            "stages-e2el",
+            "End to end",
+            figures.stage_bars(whole),
+            words.split_words(whole),
+            "Slowest: the 1 % of the requests with the greatest E2EL.",
+        ),
+    ]
+
+
+def over_time(content: Content) -> list[Plot]:
+    """Queue, batch size, KV use and tokens per second of all runs on one axis, and of single replicas."""
+    runs = {name: run for name, run in content.runs.items() if run.timeline["t_s"].size}
+    if not runs:
+        return []
+    end_s = max(max(run.summary.duration, float(run.timeline["t_s"].max())) for run in runs.values())
+    if end_s <= 0:
+        return []
+    order = list(content.runs)
+    bands = {name: _bands(run, end_s, BUCKETS) for name, run in runs.items()}
+    return [
+        Plot(
+            "timeline",
+            "Queue, batch size, KV use and tokens over time",
+            figures.timeline({name: bands[name] for name in order if name in bands}, end_s),
+            words.timeline_words(bands),
+            _timeline_caption(end_s),
+            _replica_figures(runs, end_s),
+        )
+    ]
+
+
+def plan(content: Content) -> list[Plot]:
+    """A curve for every limited metric of a plan."""
+    found = content.plan
+    if found is None:
+        return []
+    points = [point for point in found.curve if _number(point, "request_rate") is not None]
+    plots: list[Plot] = []
+    for metric in _plan_metrics(found):
+        known = [point for point in points if _number(point, metric) is not None]
+        if not known:
+            continue
+        rates, values = (
+            np.array([_number(point, key) for point in known], dtype=np.float64)
+            for key in ("request_rate", metric)
+        )
+        met = np.array([bool(point.get("slo_met", True)) for point in known])
+        limit = found.slo.get(metric)
+        figure = figures.plan_curve(
+            rates, values, met, metric=metric, limit=limit, chosen_rate=found.max_request_rate
+        )
+        ends = f"from {words.number(rates.min())} to {words.number(rates.max())}/s"
+        summary = f"{metric} at {len(known)} request rates {ends}."
+        plots.append(Plot(f"plan-{len(plots)}", metric, figure, summary))
+    return plots
+
+
+def _bands(run: Run, end_s: float, buckets: int, replica: int | None = None) -> dict[str, Band]:
+    requests, timeline = run.requests, run.timeline
+    first = requests["arrival_s"] + requests["ttft_s"]
+    if replica is not None:
+        timeline, first = of_replica(timeline, replica), first[requests["replica"] == replica]
+    return timeline_bands(timeline, first[np.isfinite(first)], run.usable_blocks, end_s, buckets)
+
+
+def _replica_figures(runs: dict[str, Run], end_s: float) -> dict[str, Figure]:
+    """Timelines of single replicas by name; none where there is one replica, or too many."""
+    most = max(run.summary.sim.replicas for run in runs.values())
+    if not 1 < most <= MOST_REPLICAS:
+        return {}
+    return {
+        f"replica {index}": figures.timeline(
+            {name: _bands(run, end_s, BUCKETS_OF_REPLICA, index) for name, run in runs.items()}, end_s
+        )
+        for index in range(most)
+    }
+
+
+def _timeline_caption(end_s: float) -> str:
+    width_s = end_s / BUCKETS
+    width = f"{words.number(width_s)} s" if width_s >= 1 else f"{words.number(width_s * 1e3)} ms"
+    return (
+        f"Each point is a bucket of {width} ({BUCKETS} in all; half as many for a single replica). The line is its "
+        "mean; the shaded band reaches from the least to the greatest value in it, so no peak is lost. Requests are "
+        "summed over the replicas; KV use is of all their blocks, as at the start of each batch. Rates are means over "
+        f"{COARSER} such buckets."
+    )
+
+
+def _plan_metrics(found: Plan) -> list[str]:
+    keys = list(found.slo)
+    return keys or [key for key in (found.curve[0] if found.curve else {}) if key.endswith("_ms")][:4]
+
+
+def _number(point: dict[str, object], key: str) -> float | None:
+    metrics = point.get("metrics")
+    value = point.get(key, metrics.get(key) if isinstance(metrics, dict) else None)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

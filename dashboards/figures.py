@@ -1,0 +1,274 @@
+"""Figures, each a pure function from a few columns to a Plotly figure; no files, no pages.
+
+A trace belongs to the arm in its `legendgroup` (`arm-0`, ...): the page shows and hides arms by it. Names come from
+files, so every one passes `label`.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from dashboards import theme
+from dashboards.series import QUANTILES, Band, Float64, Split, quantiles, wide
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+METRICS = {
+    "ttft": "TTFT, time to first token [ms]",
+    "tpot": "TPOT, time per output token [ms]",
+    "e2el": "E2EL, end-to-end latency [ms]",
+}
+PANELS = {
+    "waiting": "Queue: requests waiting",
+    "running": "Batch size: requests running",
+    "kv_use": "KV cache in use [% of blocks]",
+    "output_rate": "Output tokens per second",
+    "prompt_rate": "Prompt tokens per second",
+}
+
+
+def label(name: str) -> str:
+    """A name as Plotly shall show it, letter by letter: Plotly would read tags in it."""
+    shown = name if len(name) <= 60 else f"{name[:57]}..."
+    return html.escape(shown, quote=False)
+
+
+def latency_cdf(metric: str, arms: Mapping[str, Float64], limit_ms: float | None = None) -> go.Figure:
+    """Share of requests [%] within a latency, per arm; `arms` holds seconds, NaN where a request has none."""
+    figure = _figure(height=300)
+    for index, (name, seconds) in enumerate(arms.items()):
+        points_ms = quantiles(seconds) * 1e3
+        if points_ms.size:
+            figure.add_scatter(
+                x=_small(points_ms),
+                y=_small(QUANTILES),
+                name=label(name),
+                legendgroup=f"arm-{index}",
+                mode="lines",
+                line={"color": theme.arm_colour(index), "dash": theme.arm_dash(index), "width": 2},
+                hovertemplate="%{y:.1f} % within %{x:,.4~r} ms<extra>%{fullData.name}</extra>",
+            )
+    every = np.concatenate([np.zeros(0), *arms.values()])
+    logarithmic = wide(every)
+    figure.update_xaxes(title_text=METRICS[metric], type="log" if logarithmic else "linear")
+    if logarithmic:
+        figure.update_xaxes(range=np.log10(_focus(every * 1e3, limit_ms)).tolist())
+    else:
+        figure.update_xaxes(rangemode="tozero")
+    figure.update_yaxes(title_text="requests [%]", range=[0, 101], tickvals=[0, 25, 50, 75, 90, 100])
+    if limit_ms is not None:
+        _limit_line(figure, limit_ms, logarithmic=logarithmic)
+    return figure
+
+
+def stage_bars(arms: Mapping[str, Sequence[Split]]) -> go.Figure:
+    """Mean time per stage as stacked bars: for each arm one bar a group of requests, named above it."""
+    rows = [(name, split) for name, splits in arms.items() for split in splits]
+    positions = [-float(i) for i in range(len(rows))]
+    figure = _figure(height=70 + 62 * len(rows), legend=True)
+    stages = list(dict.fromkeys(stage for _, split in rows for stage in split.stages))
+    for stage in stages:
+        times_ms = [split.stages.get(stage, 0.0) * 1e3 for _, split in rows]
+        if not any(times_ms):
+            continue
+        colour = theme.STAGES.get(stage, theme.OTHER_STAGE)
+        shares = [part / (split.total * 1e3) for part, (_, split) in zip(times_ms, rows, strict=True)]
+        figure.add_bar(
+            x=times_ms,
+            y=positions,
+            name=label(stage.replace("_", " ")),
+            orientation="h",
+            width=0.44,
+            marker={"color": colour, "line": {"color": theme.SURFACE, "width": 1}},
+            customdata=shares,
+            text=[f"{share:.0%}" if share >= 0.08 else "" for share in shares],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            insidetextfont={"color": theme.dark_on(colour)},
+            hovertemplate="%{fullData.name}: %{x:,.4~r} ms, %{customdata:.1%}<extra></extra>",
+        )
+    for at, (name, split) in zip(positions, rows, strict=True):
+        prefix = f"<b>{label(name)}</b> · " if len(arms) > 1 else ""
+        _heading(
+            figure, f"{prefix}{split.group} ({split.requests:,}): {split.total * 1e3:,.0f} ms", y=at + 0.26
+        )
+    figure.update_layout(
+        barmode="stack", uniformtext={"minsize": 10, "mode": "hide"}, margin={"l": 8, "r": 12, "t": 8}
+    )
+    figure.update_yaxes(visible=False, range=[0.35 - len(rows), 0.75], fixedrange=True)
+    figure.update_xaxes(title_text="mean time [ms]", rangemode="tozero", tickformat=",")
+    return figure
+
+
+def timeline(arms: Mapping[str, Mapping[str, Band]], end_s: float) -> go.Figure:
+    """Panels over time, one below the other: a line for the mean of each bucket in a band from least to greatest."""
+    figure = _figure(height=60 + 130 * len(PANELS))
+    gap = 0.06
+    tall = (1 - gap * (len(PANELS) - 1)) / len(PANELS)
+    for row, (panel, title) in enumerate(PANELS.items()):
+        suffix = str(row + 1) if row else ""
+        for index, (name, bands) in enumerate(arms.items()):
+            _add_band(figure, index, name, bands[panel], f"y{suffix}")
+        top = 1 - row * (tall + gap)
+        figure.layout[f"yaxis{suffix}"] = {
+            **_axis(),
+            "domain": [max(0.0, top - tall), top],
+            "rangemode": "tozero",
+            "nticks": 4,
+            "fixedrange": True,
+        }
+        _heading(figure, title, yref="paper", y=top)
+    figure.update_layout(margin={"t": 24}, hovermode="x")
+    figure.update_xaxes(title_text="time [s]", anchor=f"y{len(PANELS)}", range=[0, end_s])
+    return figure
+
+
+def plan_curve(
+    rates: Float64,
+    values: Float64,
+    met: NDArray[np.bool_],
+    *,
+    metric: str,
+    limit: float | None,
+    chosen_rate: float | None = None,
+) -> go.Figure:
+    """A metric against the request rate: filled where every limit was met, open crosses where not, and its limit."""
+    figure = _figure(height=320)
+    order = np.argsort(rates, kind="stable")
+    rates, values, met = rates[order], values[order], met[order]
+    figure.add_scatter(
+        x=rates.tolist(),
+        y=values.tolist(),
+        mode="lines+markers",
+        name=label(metric),
+        line={"color": theme.ARMS[0], "width": 2},
+        marker={
+            "size": 9,
+            "symbol": ["circle" if ok else "x" for ok in met],
+            "color": [theme.ARMS[0] if ok else theme.LIMIT for ok in met],
+        },
+        text=["all limits met" if ok else "a limit is broken" for ok in met],
+        hovertemplate="%{x:,.4~r} requests/s: %{y:,.4~r}, %{text}<extra></extra>",
+    )
+    figure.update_xaxes(title_text="request rate [requests/s]", rangemode="tozero")
+    figure.update_yaxes(title_text=label(metric), rangemode="tozero")
+    if limit is not None:
+        figure.add_hline(
+            y=limit,
+            line={"color": theme.LIMIT, "dash": "dash", "width": 1.5},
+            annotation={"text": f"limit {limit:,.4g}", "font": {"color": theme.LIMIT}, "xanchor": "right"},
+        )
+        known = values[np.isfinite(values)]
+        if known.size and known.max() > 8 * limit:  # what breaks the limit by far would hide the rest
+            figure.update_yaxes(range=[0, 3 * limit])
+    if chosen_rate is not None:
+        figure.add_vline(x=chosen_rate, line={"color": theme.MUTED, "dash": "dot", "width": 1.5})
+    return figure
+
+
+def _add_band(figure: go.Figure, index: int, name: str, band: Band, axis: str) -> None:
+    """The line of an arm in a panel; its band only where there is one."""
+    colour = theme.arm_colour(index)
+    common = {"x0": 0, "dx": band.width_s, "yaxis": axis, "legendgroup": f"arm-{index}", "mode": "lines"}
+
+    def upto_end(values: Float64) -> NDArray[np.float32]:
+        return _small(np.append(values, values[-1:]))  # a step line ends where its last step begins
+
+    if not np.array_equal(band.low, band.high):
+        edge = {"color": colour, "width": 0, "shape": "hv"}
+        figure.add_scatter(y=upto_end(band.low), line=edge, hoverinfo="skip", **common)
+        fill = {"fill": "tonexty", "fillcolor": f"{colour}40"}
+        figure.add_scatter(y=upto_end(band.high), line=edge, hoverinfo="skip", **fill, **common)
+    figure.add_scatter(
+        y=upto_end(band.mean),
+        name=label(name),
+        line={"color": colour, "width": 1.5, "shape": "hv"},
+        hovertemplate="%{y:,.4~r}<extra>%{fullData.name}</extra>",
+        **common,
+    )
+
+
+def _heading(figure: go.Figure, text: str, **position: object) -> None:
+    """Words above a bar or a panel, where they need no margin beside it."""
+    font = {"color": theme.INK, "size": 12}
+    anchors = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom"}
+    figure.add_annotation(text=text, showarrow=False, font=font, **anchors, **position)
+
+
+def _limit_line(figure: go.Figure, limit_ms: float, *, logarithmic: bool) -> None:
+    figure.add_vline(x=limit_ms, line={"color": theme.LIMIT, "dash": "dash", "width": 1.5})
+    figure.add_annotation(
+        x=np.log10(limit_ms) if logarithmic else limit_ms,
+        y=0.02,
+        yref="paper",
+        text=f"SLO {limit_ms:,.4g} ms",
+        showarrow=False,
+        textangle=-90,
+        xanchor="right",
+        yanchor="bottom",
+        font={"color": theme.LIMIT, "size": 11},
+    )
+
+
+def _focus(values_ms: Float64, limit_ms: float | None) -> Float64:
+    """Ends of a logarithmic axis: all but the fastest 0.1 %, the limit included, a little air on both sides."""
+    known = values_ms[np.isfinite(values_ms)]
+    ends = [np.percentile(known, 0.1), known.max(), *([] if limit_ms is None else [limit_ms])]
+    return np.array([min(ends) / 1.2, max(ends) * 1.2])
+
+
+def _small(values: Float64) -> NDArray[np.float32]:
+    """Half the bytes; seven digits are more than a figure shows."""
+    return values.astype(np.float32)
+
+
+def _axis() -> dict[str, object]:
+    return {
+        "gridcolor": theme.GRID,
+        "linecolor": theme.GRID,
+        "zerolinecolor": theme.GRID,
+        "zerolinewidth": 1,
+        "tickfont": {"color": theme.MUTED, "size": 11},
+        "title": {"font": {"color": theme.MUTED, "size": 12}, "standoff": 8},
+        "automargin": True,
+        "separatethousands": True,
+        "exponentformat": "none",
+    }
+
+
+def _figure(height: int, *, legend: bool = False) -> go.Figure:
+    """An empty figure in the style of the page, without the 7 kB of Plotly's default template."""
+    return go.Figure(
+        layout={
+            "template": go.layout.Template(),
+            "height": height,
+            "autosize": True,
+            "font": {"family": FONT, "size": 12, "color": theme.INK},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "margin": {"l": 48, "r": 12, "t": 12, "b": 44},
+            "hoverlabel": {
+                "bgcolor": theme.SURFACE,
+                "bordercolor": theme.MUTED,
+                "font": {"color": theme.INK},
+            },
+            "xaxis": _axis(),
+            "yaxis": _axis(),
+            "showlegend": legend,
+            "legend": {
+                "orientation": "h",
+                "traceorder": "normal",
+                "x": 0,
+                "xanchor": "left",
+                "y": 0,
+                "yanchor": "bottom",
+                "yref": "container",
+            },
+        }
+    )

@@ -1,0 +1,295 @@
+"""Reading what a command wrote: runs, comparisons and plans. Whatever is missing or garbled is one ConfigError.
+
+Only files are read, no objects of the simulator, so that a page can be made of results of any version and machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from workloads.errors import ConfigError
+
+Float64 = NDArray[np.float64]
+Read = TypeVar("Read")
+Section = TypeVar("Section", bound=BaseModel)
+
+LOCK = "scenario.lock.yaml"
+SUMMARY = "summary.json"
+REQUESTS = "requests.parquet"
+TIMELINE = "timeline.parquet"
+COMPARISON = "comparison.json"
+PLAN = "plan.json"
+ARMS = "arms"
+
+REQUEST_NUMBERS = ("replica", "arrival_s", "ttft_s", "tpot_s", "e2el_s")
+TIMELINE_NUMBERS = (
+    "t_s",
+    "replica",
+    "running",
+    "waiting",
+    "kv_used_blocks",
+    "prefill_tokens",
+    "decode_seqs",
+    "steps",
+    "duration_s",
+)
+
+
+class _Part(BaseModel):
+    """A part of a result file; keys that no page needs may come and go."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ProfileName(_Part):
+    """Which measurements a run stands on."""
+
+    name: str
+    engine: str | None = None
+    hash: str | None = None
+
+
+class OwnSummary(_Part):
+    """What a summary holds under `sim`."""
+
+    profile: ProfileName
+    num_gpu_blocks: int
+    replicas: int = 1
+    gpus: int | None = None
+    seed: int | None = None
+    servetwin: str | None = None
+    max_model_len: int | None = None
+    preemptions: int = 0
+    prefix_hit_rate: float | None = None
+    kv_usage_mean: float | None = None
+    kv_usage_peak: float | None = None
+    busy_fraction: float | None = None
+    rejected: dict[str, int] = {}
+    extrapolated: dict[str, Any] = {}
+    warnings: list[str] = []
+
+
+class Summary(_Part):
+    """A result file of a run; every number at its top level is in `metrics`."""
+
+    model_id: str
+    num_prompts: int
+    completed: int
+    duration: float
+    request_rate: float | str | None = None
+    max_concurrency: int | None = None
+    sim: OwnSummary
+    metrics: dict[str, float] = {}
+
+
+class Limits(_Part):
+    """The limits of a scenario, None where there is none [ms]."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2el_ms: float | None = None
+
+
+class _LockedScenario(_Part):
+    slo: Limits = Limits()
+    hardware: dict[str, Any] = {}
+
+
+class _Lock(_Part):
+    scenario: _LockedScenario
+
+
+class Arm(_Part):
+    """One side of a comparison: its name, what it sets, and its metrics over all replications."""
+
+    name: str
+    set: dict[str, Any] | list[str] | str | None = None
+    metrics: dict[str, Any]
+
+
+class Difference(_Part):
+    """Paired difference of an arm to the first arm, with its confidence interval."""
+
+    arm: str
+    metric: str
+    delta: float | None
+    relative: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+
+
+class Comparison(_Part):
+    """What `servetwin compare` found."""
+
+    arms: list[Arm]
+    differences: list[Difference] = []
+    winner: str | None = None
+    verdict: str
+    metric: str | None = None
+    replications: int | None = None
+    warmup: Any = None
+    engine_flags: Any = None
+
+
+class Plan(_Part):
+    """What `servetwin plan` found."""
+
+    replicas: int | None = None
+    gpus: int | None = None
+    cost_per_hour: float | None = None
+    max_request_rate: float | None = None
+    slo_met: bool | None = None
+    binding_constraint: str | None = None
+    slo: dict[str, float] = {}
+    curve: list[dict[str, Any]] = []
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run directory. Columns are float64 with NaN for null, but for `status`."""
+
+    name: str
+    directory: Path
+    summary: Summary
+    limits_ms: dict[str, float]
+    lock_text: str
+    requests: dict[str, Any]
+    timeline: dict[str, Float64]
+
+    @property
+    def usable_blocks(self) -> int:
+        """KV blocks of a replica that sequences can hold; the engine keeps one for itself."""
+        return max(1, self.summary.sim.num_gpu_blocks - 1)
+
+    @property
+    def stages(self) -> dict[str, Float64]:
+        """Seconds per request by stage."""
+        return {
+            name.removeprefix("stage_").removesuffix("_s"): column
+            for name, column in self.requests.items()
+            if name.startswith("stage_")
+        }
+
+
+def read_run(directory: Path, name: str | None = None) -> Run:
+    """Read a run directory; `name` is what the page calls it, else the folder's own."""
+    _check_directory(directory)
+    lock_text = _text(directory / LOCK)
+    lock = _validated(_Lock, _yaml(directory / LOCK, lock_text), directory / LOCK)
+    document = _json_object(directory / SUMMARY)
+    document["metrics"] = numbers(document)
+    limits = lock.scenario.slo.model_dump()
+    return Run(
+        name=name or directory.resolve().name,
+        directory=directory,
+        summary=_validated(Summary, document, directory / SUMMARY),
+        limits_ms={key.removesuffix("_ms"): value for key, value in limits.items() if value is not None},
+        lock_text=lock_text,
+        requests=_columns(directory / REQUESTS, REQUEST_NUMBERS, texts=("status",), prefix="stage_"),
+        timeline=_columns(directory / TIMELINE, TIMELINE_NUMBERS),
+    )
+
+
+def read_comparison(directory: Path) -> Comparison:
+    """Read comparison.json."""
+    path = directory / COMPARISON
+    comparison = _validated(Comparison, _json_object(path), path)
+    names = [arm.name for arm in comparison.arms]
+    if not names:
+        raise ConfigError(f"{path}: arms: is empty; a comparison has at least one")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{path}: arms: names must differ, not {', '.join(names)}")
+    return comparison
+
+
+def read_arm(directory: Path, name: str) -> Run | None:
+    """Read the run of an arm of a comparison; None where only its metrics were kept."""
+    if not (directory / ARMS).is_dir():
+        return None
+    if Path(name).name != name:
+        raise ConfigError(f"{directory / COMPARISON}: arms: {name!r} is not the name of a folder")
+    return read_run(directory / ARMS / name, name)
+
+
+def read_plan(directory: Path) -> Plan:
+    """Read plan.json."""
+    return _validated(Plan, _json_object(directory / PLAN), directory / PLAN)
+
+
+def numbers(document: dict[str, Any]) -> dict[str, float]:
+    """The finite numbers of a mapping, by key."""
+    return {
+        key: float(value)
+        for key, value in document.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
+    }
+
+
+def _check_directory(directory: Path) -> None:
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such directory; give one that `servetwin run --out` wrote")
+
+
+def _read(path: Path, read: Callable[[], Read], problems: tuple[type[BaseException], ...]) -> Read:
+    """Read a file, and say of every problem with it where it is."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; give a directory that a servetwin command wrote")
+    caught: tuple[type[BaseException], ...] = (OSError, *problems)
+    try:
+        return read()
+    except caught as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+
+
+def _text(path: Path) -> str:
+    return _read(path, lambda: path.read_text(encoding="utf-8"), (UnicodeDecodeError,))
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    document = _read(path, lambda: json.loads(_text(path)), (ValueError, RecursionError))
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: must hold one JSON object")
+    return document
+
+
+def _yaml(path: Path, text: str) -> Any:  # noqa: ANN401  whatever YAML holds
+    import yaml  # noqa: PLC0415  only where a run is read
+
+    return _read(path, lambda: yaml.safe_load(text), (yaml.YAMLError, ValueError, RecursionError))
+
+
+def _validated(model: type[Section], document: Any, path: Path) -> Section:  # noqa: ANN401  whatever the file holds
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "document"
+        raise ConfigError(f"{path}: {field}: {first['msg']}") from error
+
+
+def _columns(
+    path: Path, wanted: tuple[str, ...], texts: tuple[str, ...] = (), prefix: str | None = None
+) -> dict[str, Any]:
+    import pyarrow as pa  # noqa: PLC0415  only where a run is read
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    def read() -> dict[str, Any]:
+        names = pq.read_schema(path).names
+        missing = [name for name in (*wanted, *texts) if name not in names]
+        if missing:
+            raise ConfigError(f"{path}: has no column {', '.join(missing)}")
+        also = [name for name in names if prefix is not None and name.startswith(prefix)]
+        table = pq.read_table(path, columns=[*wanted, *texts, *also])
+        columns = {name: table[name].to_numpy().astype(np.float64) for name in (*wanted, *also)}
+        return columns | {name: np.array(table[name].to_pylist(), dtype=object) for name in texts}
+
+    return _read(path, read, (pa.lib.ArrowException, ValueError, TypeError))

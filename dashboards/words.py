@@ -1,0 +1,193 @@
+"""Sentences on the page: the verdict, what figures show, and what the metrics mean. Plain text, not yet escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dashboards.content import ArmResult, Content
+from dashboards.result_files import Plan, Run
+from dashboards.series import Band, Float64, Split, quantiles
+
+DEFINITIONS = {
+    "TTFT": "Time to first token: from sending a request until its first output token; queueing and prefill included.",
+    "TPOT": "Time per output token of a request: (E2EL - TTFT) / (output tokens - 1). One token alone has none; for "
+    "goodput it counts as 0.",
+    "ITL": "Inter-token latency: every gap between two tokens, pooled over all requests, so long outputs weigh more.",
+    "E2EL": "End-to-end latency: from sending a request until its last output token.",
+    "P50, P90, P99": "Percentiles with linear interpolation. Rejected requests enter no latency statistic.",
+    "Request throughput": "Completed requests / duration, which runs from the start of the client to the last token.",
+    "Goodput": "Requests that meet every limit (value <= limit) / duration.",
+    "Output throughput": "Output tokens / duration; total token throughput counts input tokens as well.",
+    "Queue": "Stage of a request from arrival until it is first scheduled.",
+    "Prefill": "Stage from first scheduled until the first token, less the time preempted.",
+    "Decode": "Stage from the first token until the last, less the time preempted.",
+    "Preempted": "From each preemption until scheduled again. The stages of a request sum to its E2EL exactly.",
+}
+
+
+def number(value: float | None) -> str:
+    """A number as people read it: at least three digits, never more than they can use."""
+    if value is None or not np.isfinite(value):
+        return "-"
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.1 or size == 0 else f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share; never 100 % unless it is all."""
+    shown = f"{share:.1%}"
+    return "more than 99.9 %" if shown == "100.0%" and share < 1 else shown.replace("%", " %")
+
+
+def verdict(content: Content) -> list[str]:
+    """The answer of the page, in one or two paragraphs."""
+    paragraphs = []
+    if content.comparison is not None:
+        paragraphs.append(content.comparison.verdict)
+    elif len(content.arms) > 1:
+        paragraphs += _side_by_side(content.arms)
+    elif content.arms:
+        paragraphs += _single(content.arms[0])
+    if content.plan is not None:
+        paragraphs.append(plan_words(content.plan))
+    return paragraphs
+
+
+def _single(arm: ArmResult) -> list[str]:
+    run = arm.run
+    assert run is not None, "a lone arm comes from a run directory"
+    summary = run.summary
+    if not summary.completed:
+        return [f"No request was completed ({summary.num_prompts:,} were sent): there is nothing to measure."]
+    done = (
+        f"{summary.completed:,} of {summary.num_prompts:,} requests completed in {number(summary.duration)} s"
+    )
+    requests_per_s, tokens_per_s = (
+        number(arm.metric(f"{kind}_throughput")) for kind in ("request", "output")
+    )
+    rates = f"{requests_per_s} requests/s, {tokens_per_s} output tokens/s"
+    if not run.limits_ms:
+        return [f"{done}: {rates}. The scenario sets no limits (slo), so none is judged.", tails(arm)]
+    good = good_requests(run)
+    limits = " and ".join(f"{name.upper()} <= {number(limit)} ms" for name, limit in run.limits_ms.items())
+    share = percent(good / summary.num_prompts)
+    return [
+        f"{share} of the requests met {limits}.",
+        f"{done}: {rates}; goodput {number(arm.metric('request_goodput'))}/s. {tails(arm)}",
+    ]
+
+
+def good_requests(run: Run) -> int:
+    """How many completed requests met every limit; a TPOT that does not exist counts as 0."""
+    met = np.isfinite(run.requests["e2el_s"])
+    for name, limit_ms in run.limits_ms.items():
+        value_ms = run.requests[f"{name}_s"] * 1e3
+        met &= (np.nan_to_num(value_ms) if name == "tpot" else value_ms) <= limit_ms
+    return int(met.sum())
+
+
+def tails(arm: ArmResult) -> str:
+    """The P99 of the latencies as a sentence."""
+    found = [f"{name.upper()} {number(arm.metric(f'p99_{name}_ms'))} ms" for name in ("ttft", "tpot", "e2el")]
+    return f"P99: {', '.join(found)}."
+
+
+def _side_by_side(arms: Sequence[ArmResult]) -> list[str]:
+    sentences = []
+    for key, what, best in (
+        ("request_goodput", "The highest goodput", max),
+        ("p99_ttft_ms", "The lowest P99 TTFT", min),
+        ("p99_tpot_ms", "The lowest P99 TPOT", min),
+    ):
+        known = {arm.name: value for arm in arms if (value := arm.metric(key)) is not None}
+        if len(known) > 1 and len(set(known.values())) > 1:
+            first = best(known, key=lambda name: known[name])
+            unit = "requests/s" if best is max else "ms"
+            sentences.append(f"{what} has {first} ({number(known[first])} {unit}).")
+    caution = f"These are {len(arms)} single runs: they cannot say whether a difference is more than chance."
+    return [
+        " ".join(sentences) or "The runs do not differ in goodput, TTFT or TPOT.",
+        f"{caution} servetwin compare can.",
+    ]
+
+
+def plan_words(plan: Plan) -> str:
+    """What a plan asks for."""
+    if plan.slo_met is False:
+        words = "The plan finds no size within the limits"
+        return f"{words}: {plan.binding_constraint} is broken." if plan.binding_constraint else f"{words}."
+    parts = []
+    if plan.replicas is not None:
+        gpus = "" if plan.gpus is None else f" ({plan.gpus} GPUs)"
+        parts.append(f"{plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}{gpus}")
+    if plan.max_request_rate is not None:
+        parts.append(f"up to {number(plan.max_request_rate)} requests/s within the limits")
+    if plan.cost_per_hour is not None:
+        parts.append(f"{number(plan.cost_per_hour)} per hour at the scenario's price per GPU")
+    sentence = f"Plan: {', '.join(parts)}." if parts else "The plan holds no size."
+    return (
+        f"{sentence} What gives way first: {plan.binding_constraint}."
+        if plan.binding_constraint
+        else sentence
+    )
+
+
+def cdf_words(arms: Mapping[str, Float64], limit_ms: float | None) -> str:
+    """Median and P99 of each arm, and the share within the limit."""
+    parts = []
+    for name, seconds in arms.items():
+        known = seconds[np.isfinite(seconds)] * 1e3
+        if not quantiles(known).size:
+            parts.append(f"{name}: no values")
+            continue
+        median, p99 = np.percentile(known, [50, 99])
+        within = (
+            "" if limit_ms is None else f", {percent(float((known <= limit_ms).mean()))} within the limit"
+        )
+        parts.append(f"{name}: median {number(median)} ms, P99 {number(p99)} ms{within}")
+    return "; ".join(parts) + "."
+
+
+def split_words(arms: Mapping[str, Sequence[Split]]) -> str:
+    """The greatest stage of every bar."""
+    parts = []
+    for name, splits in arms.items():
+        for split in splits:
+            if split.total > 0:
+                stage = max(split.stages, key=lambda stage: split.stages[stage])
+                share = percent(split.stages[stage] / split.total)
+                parts.append(f"{name}, {split.group}: {share} {stage.replace('_', ' ')}")
+    return "; ".join(parts) + "." if parts else "No request was completed."
+
+
+def timeline_words(arms: Mapping[str, Mapping[str, Band]]) -> str:
+    """Peaks of what the timeline shows."""
+    parts = []
+    for name, bands in arms.items():
+        waiting, running, kv = (
+            number(float(bands[panel].high.max())) for panel in ("waiting", "running", "kv_use")
+        )
+        parts.append(f"{name}: at most {waiting} waiting, {running} running, {kv} % of the KV blocks in use")
+    return "; ".join(parts) + "."
+
+
+def flags(value: Any, winner: str | None) -> str:  # noqa: ANN401  text, a list of flags, or one of them per arm
+    """Engine flags as one command line; empty where there are none."""
+    if isinstance(value, dict):
+        if winner is not None and isinstance(value.get(winner), str | list | dict):
+            return flags(value[winner], None)
+        return " ".join(
+            f"{name} {'' if item is True else item}".strip()
+            for name, item in value.items()
+            if item is not None
+        )
+    if isinstance(value, list):
+        return " ".join(str(item) for item in value)
+    return "" if value is None else str(value)
