@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.profile import HostOverhead
 from sim.batching.decision import EngineLimits, EngineView, StepLimits
+from sim.profile import HostOverhead
 from sim.step_cost import StepCost, StepParts
 from workloads.errors import ConfigError
 

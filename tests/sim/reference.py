@@ -25,7 +25,7 @@ class Request:
         return self.prompt + len(self.tokens)
 
 
-def chunked_engine(
+def chunked_engine(  # noqa: C901, PLR0912, PLR0915  one loop on purpose: it is read from top to bottom
     requests: list[tuple[int, int, int]],
     cost: AffineCost,
     *,
