@@ -1,0 +1,81 @@
+"""A scenario's engine as a vLLM command line, and in words what the engine has no flag for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sim.batching.chunked import Chunked
+from sim.scenario import EngineConfig, Scenario
+
+# Always said: the engine's own defaults depend on its version and on the GPU (max_num_seqs, max_num_batched_tokens
+# and gpu_memory_utilization), so that leaving them out would not give what was simulated.
+_ALWAYS = ("max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization")
+_OTHER = (
+    "max_model_len",
+    "async_scheduling",
+    "block_size",
+    "num_gpu_blocks_override",
+    "kv_cache_dtype",
+    "enforce_eager",
+    "cudagraph_capture_sizes",
+)
+
+
+@dataclass(frozen=True)
+class EngineFlags:
+    """Flags of `vllm serve`, and what they do not say."""
+
+    flags: str
+    notes: tuple[str, ...]
+
+
+def engine_flags(scenario: Scenario, varied: Collection[str] = ()) -> EngineFlags:
+    """Flags for what differs from the defaults or was `varied` (paths of fields), and for limits always."""
+    engine, default = scenario.engine, EngineConfig()
+    words: list[str] = []
+    notes: list[str] = []
+    for name in (*_ALWAYS, *_OTHER):
+        value = getattr(engine, name)
+        if name in _ALWAYS or value != getattr(default, name) or f"engine.{name}" in varied:
+            words += _flag(name, value)
+    if not engine.enable_prefix_caching:
+        words.append("--no-enable-prefix-caching")  # the engine's default is on
+    tensor_parallel_size = scenario.hardware.tensor_parallel_size
+    if tensor_parallel_size > 1 or "hardware.tensor_parallel_size" in varied:
+        words += _flag("tensor_parallel_size", tensor_parallel_size)
+    if scenario.hardware.weight_dtype != "auto":
+        notes.append(f"weights in {scenario.hardware.weight_dtype}: no flag; serve a checkpoint in that precision")
+    _batcher(scenario, words, notes)
+    replicas = scenario.cluster.replicas
+    if replicas > 1 or "policies.router" in varied:
+        notes.append(
+            f"{replicas} engines, each with these flags, behind a router that works by {scenario.policies.router.name}"
+        )
+    return EngineFlags(" ".join(words), tuple(notes))
+
+
+def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401  any field of the engine
+    option = name.replace("_", "-")
+    if value is None:
+        return []  # the engine decides, as it did here
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    if isinstance(value, tuple):
+        return [f"--{option}", *map(str, value)]
+    return [f"--{option}", str(value)]
+
+
+def _batcher(scenario: Scenario, words: list[str], notes: list[str]) -> None:
+    batcher = scenario.policies.batcher
+    if batcher.name == "continuous":
+        words.append("--no-enable-chunked-prefill")
+    elif isinstance(batcher, Chunked):
+        if batcher.chunk_tokens is not None:
+            notes.append(
+                f"chunk_tokens {batcher.chunk_tokens}: the engine has no such limit apart from the one on all "
+                "tokens of a step; nearest is a lower --max-num-batched-tokens"
+            )
+    else:
+        notes.append(f"{batcher.name}: the engine has no such policy, and no flag comes near; it would need building")
