@@ -67,7 +67,8 @@ class UniformLengths(BaseModel):
 class Lognormal(BaseModel):
     """Parameters of a truncated lognormal law.
 
-    mean   mean of the lengths as drawn, in tokens: of the law after truncation, not before it
+    mean   mean of the lengths as drawn, in tokens: of the law after truncation, not before it (rounding to
+           whole tokens moves it by less than half a token)
     sigma  standard deviation of the logarithm, before truncation
     low    least length, included
     high   greatest length, included; null: no upper end
@@ -104,7 +105,8 @@ class LognormalLengths(BaseModel):
         """Mean of the logarithm before truncation, such that the truncated law has the mean asked for."""
         law = self.lognormal
         target = math.log(law.mean)
-        low, high = target - 40 * law.sigma - 40, target + 40 * law.sigma + 40
+        reach = 40 + 1000 * law.sigma**2  # where the law presses against one of its bounds
+        low, high = target - reach, target + reach
         for _ in range(200):
             mu = (low + high) / 2
             if self._log_mean(mu) < target:
@@ -115,13 +117,17 @@ class LognormalLengths(BaseModel):
 
     def at(self, u: Float64) -> Int64:
         """Return the lengths at the probabilities `u`."""
-        from scipy.special import ndtr, ndtri  # noqa: PLC0415 - costs 130 ms, and few workloads need it
+        from scipy.special import log_ndtr, ndtri_exp  # noqa: PLC0415 - costs 130 ms; few workloads need it
 
         law = self.lognormal
         a, b = self._bounds(self.mu)
-        flip = a > 0  # far in the upper tail, its mirror image keeps all digits
-        tail_a, tail_b = ndtr(-a if flip else a), ndtr(-b if flip else b)
-        z = ndtri(tail_a + u * (tail_b - tail_a)) * (-1 if flip else 1)
+        if a > 0:  # in the upper tail its mirror image keeps all digits, and logarithms keep them far out
+            log_p = log_ndtr(-a) + np.log1p(u * np.expm1(log_ndtr(-b) - log_ndtr(-a)))
+            z = -ndtri_exp(log_p)
+        else:
+            below = np.exp(log_ndtr(a) - log_ndtr(b))
+            with np.errstate(divide="ignore"):  # u = 0: the lower bound
+                z = ndtri_exp(log_ndtr(b) + np.log(below + u * (1 - below)))
         tokens = np.rint(np.exp(self.mu + law.sigma * np.clip(z, a, b)))
         return np.clip(tokens, law.low, law.high or 2**40).astype(np.int64)
 
