@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sim.errors import ConfigError
-from sim.scenario import Scenario
+from sim.scenario import PoliciesConfig, Scenario
 
 Raw = dict[str, Any]
 
@@ -51,10 +51,10 @@ def apply_override(raw: Raw, override: str) -> None:
         raise ConfigError(f"--set {override!r}: {text!r} is not a YAML value") from None
     node = raw
     for depth, key in enumerate(keys[:-1]):
-        child = node.setdefault(key, {})
-        if isinstance(child, str) and keys[0] == "policies":
-            child = node[key] = {"name": child}
-        if child is None:
+        child = node.get(key)
+        if keys[0] == "policies" and depth == 1 and not isinstance(child, dict):
+            child = node[key] = {"name": child or _default_policy(key)}
+        elif child is None:
             child = node[key] = {}
         if not isinstance(child, dict):
             raise ConfigError(
@@ -62,6 +62,11 @@ def apply_override(raw: Raw, override: str) -> None:
             )
         node = child
     node[keys[-1]] = value
+
+
+def _default_policy(kind: str) -> str | None:
+    info = PoliciesConfig.model_fields.get(kind)
+    return getattr(info.default, "name", None) if info else None
 
 
 def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:
@@ -72,12 +77,14 @@ def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:
     field = ".".join(_keys_of_file(problem["loc"], raw))
     if kind == "extra_forbidden":
         known = _fields_at(root, path[:-1])
-        near = difflib.get_close_matches(path[-1], known, n=1)
+        near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
         return f"{field}: no such field; {hint}"
     if kind == "missing":
         return f"{field}: is missing"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if kind == "union_tag_not_found":
+        return f"{field}: needs a name beside its options, such as {{name: ...}}"
     if kind == "union_tag_invalid":
         context = problem["ctx"]
         near = difflib.get_close_matches(
