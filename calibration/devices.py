@@ -1,4 +1,4 @@
-"""system.yaml of a kernel collection -> Device. What it lacks (L2 size, links) stands here with its source."""
+"""system.yaml of a kernel collection -> Device. What it lacks (SMs, L2 size) stands here with its source."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import yaml
 from calibration.tables import TableError
 from sim.profile import Device
 
-L2_MIB = {"h100_sxm": 50, "h200_sxm": 50, "b200_sxm": 126, "a100_sxm": 40, "l40s": 96, "rtx_pro_6000": 128}
-"""MiB, from the vendors' data sheets (as in the collection's hardware summary, unverified)."""
-
 MIB = 1024 * 1024
+SMS_AND_L2 = {90: (132, 50), 100: (148, 126), 103: (148, 126), 80: (108, 40), 89: (142, 96), 120: (188, 128)}
+"""Streaming multiprocessors and L2 MiB of the full-size server part, by compute capability (data sheets)."""
+GIB = 1024 * MIB
 DRIVER_MEMORY = {
-    "h100_sxm": (81559 * MIB, "nvidia-smi of an H100 80GB HBM3: 81,559 MiB"),
-    "h200_sxm": (143771 * MIB, "nvidia-smi of an H200: 143,771 MiB"),
-    "a100_sxm": (81920 * MIB, "nvidia-smi of an A100-SXM4-80GB: 81,920 MiB"),
-    "b200_sxm": (183359 * MIB, "nvidia-smi of a B200: 183,359 MiB"),
-    "l40s": (46068 * MIB, "driver's report, 46,068 MiB, as system.yaml says"),
-    "rtx_pro_6000": (97887 * MIB, "nvidia-smi, 97,887 MiB, as system.yaml says"),
+    "h100_sxm": (79.10, "total of cudaMemGetInfo as vLLM logs it, 79.10 GiB (trl issue 2688)"),
+    "a100_sxm": (79.25, "total of cudaMemGetInfo on an A100-SXM4-80GB, 79.25 GiB, from memory, unverified"),
+    "h200_sxm": (139.81, "total of cudaMemGetInfo on an H200, 139.81 GiB, from memory, unverified"),
+    "b200_sxm": (178.36, "total of cudaMemGetInfo on a B200, 178.36 GiB, from memory, unverified"),
+    "l40s": (44.39, "total of cudaMemGetInfo on an L40S, 44.39 GiB, from memory, unverified"),
+    "rtx_pro_6000": (94.97, "total of cudaMemGetInfo on an RTX PRO 6000, 94.97 GiB, from memory, unverified"),
 }
-NO_NVLINK = {"l40s", "rtx_pro_6000"}
+"""GiB that CUDA reports and engines multiply by the utilisation; nvidia-smi shows 0.5 to 1 % more."""
+NO_NVLINK = 70e9
+"""Byte/s: an intra-node bandwidth up to here is PCIe, not NVLink."""
 
 
 def profile_name(system: str) -> str:
@@ -33,32 +35,36 @@ def read_device(path: Path, system: str) -> Device:
     """Read the vendor figures of one system."""
     try:
         content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        gpu, node = content["gpu"], content["node"]
-        return _device(gpu, node, profile_name(system), path.name)
+        return _device(content["gpu"], content["node"], profile_name(system), path.name)
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, KeyError, TypeError) as error:
-        raise TableError(f"{path}: not a system description, {type(error).__name__}: {error}") from error
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise TableError(f"{path}: not a system description, {type(error).__name__}: {reason}") from error
 
 
 def _device(gpu: dict[str, Any], node: dict[str, Any], name: str, source: str) -> Device:
-    memory, memory_source = DRIVER_MEMORY.get(name, (int(gpu["mem_capacity"]), f"mem_capacity of {source}"))
-    sm = int(gpu["sm_version"])
+    nominal = (int(gpu["mem_capacity"]) / GIB, f"mem_capacity of {source}; the driver reports somewhat less")
+    memory_gib, memory_source = DRIVER_MEMORY.get(name, nominal)
+    capability = int(gpu["sm_version"])
+    sms, l2_mib = SMS_AND_L2[capability]
     flops = {"bfloat16": float(gpu["bfloat16_tc_flops"])}
     for key, dtype in (("fp8_tc_flops", "fp8"), ("fp4_tc_flops", "nvfp4")):
         if key in gpu:
             flops[dtype] = float(gpu[key])
+    intra = float(node["intra_node_bw"])
     return Device(
-        memory_bytes=memory,
+        memory_bytes=round(memory_gib * GIB),
         memory_source=memory_source,
         hbm_bytes_per_s=float(gpu["mem_bw"]),
         flops_per_s=flops,
-        l2_bytes=L2_MIB.get(name, 50) * MIB,
+        sm_count=sms,
+        l2_bytes=l2_mib * MIB,
         pcie_bytes_per_s=float(node["pcie_bw"]),
-        nvlink_bytes_per_s=None if name in NO_NVLINK else float(node["intra_node_bw"]),
+        nvlink_bytes_per_s=None if intra <= NO_NVLINK else intra,
         nic_bytes_per_s=float(node["inter_node_bw"]),
         gpus_per_node=int(node["num_gpus_per_node"]),
-        compute_capability=f"{sm // 10}.{sm % 10}",
+        compute_capability=f"{capability // 10}.{capability % 10}",
         power_watt=float(gpu["power"]),
-        source=f"{source} of the kernel collection (vendor's figures)",
+        source=f"{source} of the kernel collection (vendor's figures, one direction); SMs and L2 from data sheets",
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from workloads.errors import InputError
+
+Column = NDArray[Any]
 
 KEYS: dict[str, tuple[str, ...]] = {
     "gemm": ("dtype", "m", "n", "k"),
@@ -19,6 +23,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "allreduce": ("impl", "gpus", "message_bytes"),
     "nccl": ("op", "dtype", "gpus", "message_bytes"),
 }
+"""The axes of each table; times stand beside them."""
 
 
 class TableError(InputError):
@@ -30,7 +35,7 @@ class Table:
     """Columns of equal length; `time_s` is seconds, the others are the axes of the measurement."""
 
     name: str
-    columns: dict[str, NDArray[np.generic]]
+    columns: dict[str, Column]
     time_s: NDArray[np.float64]
     merged: int = 0
     """Rows that repeated another row's axes."""
@@ -38,11 +43,11 @@ class Table:
     def __len__(self) -> int:
         return len(self.time_s)
 
-    def __getitem__(self, column: str) -> NDArray[np.generic]:
+    def __getitem__(self, column: str) -> Column:
         return self.columns[column]
 
     def number(self, column: str) -> NDArray[np.float64]:
-        return self.columns[column].astype(np.float64)
+        return np.asarray(self.columns[column], dtype=np.float64)
 
     def where(self, mask: NDArray[np.bool_]) -> Table:
         return Table(self.name, {c: v[mask] for c, v in self.columns.items()}, self.time_s[mask])
@@ -54,38 +59,42 @@ class Table:
         return self.where(mask)
 
 
+def read_columns(path: Path, names: list[str]) -> dict[str, Column]:
+    """Read columns of a Parquet file as arrays."""
+    try:
+        table = pq.read_table(path, columns=names)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TableError(f"{path}: {reason}; columns needed: {', '.join(names)}") from error
+    missing = [name for name in names if name not in table.column_names]
+    if missing:
+        raise TableError(f"{path}: no column {missing[0]}; columns needed: {', '.join(names)}")
+    return {name: table.column(name).to_numpy() for name in names}
+
+
 def read_table(path: Path, name: str) -> Table:
     """Read one table in the schema of KEYS, times in microseconds."""
-    keys = KEYS[name]
-    try:
-        table = pq.read_table(path, columns=[*keys, "time_us"])
-    except (OSError, ValueError, KeyError) as error:
-        raise TableError(f"{path}: {_one_line(error)}; columns needed: {', '.join(keys)}, time_us") from error
-    columns = {key: table.column(key).to_numpy() for key in keys}
-    return clean(path, name, columns, table.column("time_us").to_numpy().astype(np.float64) * 1e-6)
+    columns = read_columns(path, [*KEYS[name], "time_us"])
+    return clean(path, name, columns, columns.pop("time_us").astype(np.float64) * 1e-6)
 
 
-def clean(
-    path: Path, name: str, columns: dict[str, NDArray[np.generic]], time_s: NDArray[np.float64]
-) -> Table:
+def clean(path: Path, name: str, columns: dict[str, Column], time_s: NDArray[np.float64]) -> Table:
     """Refuse rows that no fit may see; merge repeated keys by their median."""
+    if not len(time_s):
+        raise TableError(f"{path}: no rows")
     bad = ~np.isfinite(time_s) | (time_s <= 0)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
-        raise TableError(f"{path}: row {first + 1}: time is {time_s[first] * 1e6:g} us, must be positive")
-    if not len(time_s):
-        raise TableError(f"{path}: no rows")
-    codes = [np.unique(column, return_inverse=True)[1] for column in columns.values()]
+        more = f" (and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
+        raise TableError(
+            f"{path}: row {first + 1}: time is {time_s[first] * 1e6:g} us, must be positive{more}"
+        )
+    codes = np.stack([np.unique(column, return_inverse=True)[1] for column in columns.values()])
     order = np.lexsort([time_s, *codes[::-1]])
-    stacked = np.stack(codes)[:, order]
-    fresh = np.r_[True, (stacked[:, 1:] != stacked[:, :-1]).any(axis=0)]
+    ranked_codes, ranked = codes[:, order], time_s[order]
+    fresh = np.r_[True, (ranked_codes[:, 1:] != ranked_codes[:, :-1]).any(axis=0)]
     starts = np.flatnonzero(fresh)
     counts = np.diff(np.r_[starts, len(order)])
-    ranked = time_s[order]
     median = (ranked[starts + (counts - 1) // 2] + ranked[starts + counts // 2]) / 2
     kept = order[starts]
-    return Table(name, {k: v[kept] for k, v in columns.items()}, median, len(order) - len(kept))
-
-
-def _one_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return Table(name, {key: v[kept] for key, v in columns.items()}, median, len(order) - len(kept))

@@ -14,11 +14,12 @@ from typing import Any, Literal, Self, TypeVar
 from numpy.typing import ArrayLike
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
-from sim.curves.attention import DecodeCurve, PrefillCurve
 from sim.curves.comm import CommCurve
+from sim.curves.decode import DecodeCurve
 from sim.curves.elementwise import ElementwiseCurve
 from sim.curves.gemm import GemmCurve
-from sim.curves.moe import MoeCurve
+from sim.curves.moe import MoeCurve, MoeShape
+from sim.curves.prefill import PrefillCurve
 from sim.curves.term import Curve, Float, Model
 from workloads.errors import ConfigError
 
@@ -35,6 +36,7 @@ class Device(Model):
     hbm_bytes_per_s: PositiveFloat
     flops_per_s: dict[str, PositiveFloat]
     """Dense peak per input type."""
+    sm_count: PositiveInt
     l2_bytes: PositiveInt
     pcie_bytes_per_s: PositiveFloat
     nvlink_bytes_per_s: PositiveFloat | None
@@ -133,12 +135,18 @@ class Profile(Model):
         return curve.seconds(heads, kv_heads, head_dim, window, num_seqs, context_tokens)
 
     def attention_launch_s(
-        self, kv_dtype: str, heads: int, kv_heads: int, head_dim: int, window: int, phase: str = "prefill"
+        self,
+        kv_dtype: str,
+        heads: int,  # noqa: ARG002 - the launch is alike for all head counts; the signature is the terms'
+        kv_heads: int,  # noqa: ARG002
+        head_dim: int,
+        window: int,
+        phase: Literal["prefill", "decode"] = "prefill",
     ) -> float:
         """The fixed part of one launch: several sequences cost launch + sum(t_i - launch)."""
-        curves: dict[str, PrefillCurve] | dict[str, DecodeCurve]
-        curves = self.prefill_attention if phase == "prefill" else self.decode_attention
-        return self._pick(f"{phase}_attention", curves, kv_dtype).launch(heads, kv_heads, head_dim, window)
+        if phase == "prefill":
+            return self._pick("prefill_attention", self.prefill_attention, kv_dtype).launch(head_dim, window)
+        return self._pick("decode_attention", self.decode_attention, kv_dtype).launch(head_dim, window)
 
     def moe_s(
         self,
@@ -154,7 +162,11 @@ class Profile(Model):
     ) -> Float:
         """Expert FFN of one layer on one rank; `tokens` enter the layer over all ranks; `inter` is before TP."""
         curve = self._pick("moe", self.moe, dtype)
-        return curve.seconds(tokens, hidden, inter, top_k, experts, tp, ep, distribution)
+        if curve.table is not None and distribution not in curve.distributions:
+            known = ", ".join(curve.distributions)
+            raise ConfigError(f"profile {self.name}: no moe load distribution {distribution}; it has {known}")
+        shape = MoeShape(hidden=hidden, inter=inter, top_k=top_k, experts=experts, tp=tp, ep=ep)
+        return curve.seconds(tokens, shape, distribution)
 
     def all_reduce_s(self, gpus: int, message_bytes: ArrayLike) -> Float:
         """All-reduce inside a CUDA graph as the engine dispatches it; see CommCurve for the rule."""
@@ -175,13 +187,15 @@ class Profile(Model):
         `dtype`, `kv_dtype` or `gpus` select the curve, the other axes carry the names of the term's arguments.
         """
         curve = self._curve(term, axes)
-        said = None if curve is None else curve.outside({a: v for a, v in axes.items() if not isinstance(v, str)})
+        numbers = {axis: values for axis, values in axes.items() if not isinstance(values, str)}
+        said = None if curve is None else curve.outside(numbers)
         return None if said is None else f"{term}: {said}"
 
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of the canonical content; the date of the fit is left out, so equal curves hash equally."""
-        return hashlib.sha256(_canonical(self.model_dump(mode="json", by_alias=True, exclude={"created"}))).hexdigest()
+        content = self.model_dump(mode="json", by_alias=True, exclude={"created"})
+        return hashlib.sha256(_canonical(content)).hexdigest()
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json", by_alias=True), indent=1, sort_keys=False) + "\n"
@@ -193,7 +207,7 @@ class Profile(Model):
     def _curve(self, term: str, axes: dict[str, Any]) -> Curve | None:
         curves = getattr(self, term)
         if not isinstance(curves, dict):
-            return curves  # type: ignore[no-any-return]
+            return curves
         return self._pick(term, curves, str(axes.get("dtype", axes.get("kv_dtype"))))
 
     def _pick(self, term: str, curves: dict[str, C], dtype: str) -> C:
@@ -218,7 +232,9 @@ def load_profile(name_or_path: str | Path) -> Profile:
     if path.suffix != ".json" and not path.is_file():
         path = SHIPPED / f"{name_or_path}.json"
         if not path.is_file():
-            raise ConfigError(f"hardware: no profile {name_or_path}; shipped are {', '.join(shipped_profiles())}")
+            raise ConfigError(
+                f"hardware: no profile {name_or_path}; shipped are {', '.join(shipped_profiles())}"
+            )
     try:
         return Profile.model_validate_json(path.read_bytes())
     except OSError as error:

@@ -4,23 +4,59 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from sim.curves.term import Curve, Float, floats
+from sim.curves.table import LogTable
+from sim.curves.term import Curve, Float, Model, floats
 
 WEIGHT_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16}
 """Bytes per weight with its scales: fp8_block one float per 128 x 128, nvfp4 one fp8 scale per 16 values."""
 
 
+class Tile(Model):
+    """One kernel shape: every SM computes m x n outputs per wave at its own rate, after a fixed start."""
+
+    m: PositiveInt
+    n: PositiveInt
+    flops_per_s: PositiveFloat
+    """Of one SM."""
+    start_s: NonNegativeFloat
+
+
 class GemmCurve(Curve):
-    """t = t0 + max(2 m n k / P, (weights + input + output bytes) / W): the roofline (Williams et al., 2009)."""
+    """Roofline over waves of tiles, times a measured correction.
+
+    t = (t0 + (compute^p + memory^p)^(1/p)) exp(R): a smooth maximum of
+    compute = min over tiles of waves x (2 tile_m tile_n k / rate + start), where
+    waves = ceil(ceil(m / tile_m) ceil(n / tile_n) / SMs) (wave quantisation as in NVIDIA's "Matrix
+    Multiplication Background User's Guide"), and memory = (weights + input + output bytes) / W.
+    R is the table's log factor at (m, n, k), local regression over measured shapes. Beyond the measured
+    range R keeps its edge value and the base extrapolates.
+    """
 
     launch_s: PositiveFloat
-    flops_per_s: PositiveFloat
     bytes_per_s: PositiveFloat
+    sharpness: PositiveFloat
+    sms: PositiveInt
+    tiles: tuple[Tile, ...]
     weight_bytes: PositiveFloat
+    table: LogTable | None = None
+
+    def base(self, m: Float, n: Float, k: Float) -> Float:
+        compute = np.asarray(np.inf)
+        for tile in self.tiles:
+            waves = np.ceil(np.ceil(m / tile.m) * np.ceil(n / tile.n) / self.sms)
+            compute = np.minimum(
+                compute, waves * (2.0 * tile.m * tile.n * k / tile.flops_per_s + tile.start_s)
+            )
+        memory = (n * k * self.weight_bytes + 2.0 * m * (n + k)) / self.bytes_per_s
+        high, low = np.maximum(compute, memory), np.minimum(compute, memory)
+        p = self.sharpness
+        return np.asarray(self.launch_s + high * (1.0 + (low / high) ** p) ** (1.0 / p))
 
     def seconds(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Float:
         m, n, k = floats(m), floats(n), floats(k)
-        moved = n * k * self.weight_bytes + 2.0 * m * (n + k)
-        return self.launch_s + np.maximum(2.0 * m * n * k / self.flops_per_s, moved / self.bytes_per_s)
+        base = self.base(m, n, k)
+        if self.table is None:
+            return base
+        return base * np.exp(self.table.log_factor(np.log2(m), np.log2(n), np.log2(k)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,7 +28,7 @@ class Curve(Model):
     fitted: dict[str, tuple[float, float]] = Field(default_factory=dict)
     """Range of the measurements per axis; a query outside is an extrapolation."""
 
-    def outside(self, axes: dict[str, ArrayLike]) -> str | None:
+    def outside(self, axes: Mapping[str, ArrayLike]) -> str | None:
         """Name the first axis that leaves the measured range; None where all are inside."""
         for axis, values in axes.items():
             if axis not in self.fitted:

@@ -1,0 +1,178 @@
+"""How good a profile is: every term refitted without whole shapes, then asked about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.collection import Collection
+from calibration.fit import GEMM_DTYPES, Log, fit_gemms, quiet
+from calibration.fit_attention import fit_decode, fit_prefill
+from calibration.fit_gemm import hidden_by_host
+from calibration.fit_moe import fit_moe, moe_shapes, predict_moe
+from calibration.fit_small import fit_all_reduce
+from calibration.predict import predict_all_reduce, predict_decode, predict_gemm, predict_prefill
+from calibration.roofline import Work, decode_work, fit_roofline, gemm_work, moe_work, prefill_work
+from calibration.tables import Table
+from sim.curves.term import Float
+from sim.profile import Profile, Residual
+
+FOLDS = 3
+SHARE = 0.2
+"""Of the shapes held out in each fold, drawn with the fold's number as seed."""
+SPIKE = 0.2
+"""A row off the curve fitted on all rows by more than this factor's logarithm counts as a spike."""
+BIG = 512
+"""GEMM shapes of at least this n and k are judged: narrower ones are all launch."""
+
+Fit = Callable[[Table], Callable[[Table], Float]]
+"""Fits on a table and returns the prediction of another."""
+
+
+def residuals(rows: Collection, profile: Profile, log: Log = quiet) -> list[Residual]:
+    """Judge every term of `profile`, which was fitted on all of `rows`."""
+    out = []
+    for residual in _all_terms(rows, profile):
+        log(f"{residual.term}: median {residual.median:.1%}, P90 {residual.p90:.1%} held out")
+        out.append(residual)
+    return out
+
+
+def _all_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
+    yield from _gemm(rows, profile)
+    yield from _attention(rows, profile)
+    yield from _moe(rows, profile)
+    yield from _all_reduce(rows, profile)
+
+
+def _gemm(rows: Collection, profile: Profile) -> Iterator[Residual]:
+    device = rows.device
+    for dtype in (name for name in GEMM_DTYPES if name in profile.gemm):
+        together = ("fp8", dtype) if dtype == "fp8_block" else (dtype,)
+        table = rows.tables["gemm"].where(np.isin(rows.tables["gemm"]["dtype"], together))
+        mine = table["dtype"] == dtype
+
+        def fit(part: Table, dtype: str = dtype) -> Callable[[Table], Float]:
+            curve = fit_gemms(part, device)[dtype]
+            return lambda asked: predict_gemm(curve, asked)
+
+        shape = table.number("n") * 1e6 + table.number("k")
+        judged = mine & (table.number("n") >= BIG) & (table.number("k") >= BIG)
+        what = f"(n, k) of at least {BIG}"
+        if dtype == "fp8_block":
+            judged[mine] &= ~hidden_by_host(table.where(mine))
+            mine &= judged
+            what += ", rows above the host's launch"
+        curve = profile.gemm[dtype]
+        spikes = _spikes(predict_gemm(curve, table.where(mine)), table.where(mine))
+        work = gemm_work(table, curve.weight_bytes)
+        yield _judge(f"gemm/{dtype}", what, table, shape, judged, fit, work, spikes)
+
+
+def _attention(rows: Collection, profile: Profile) -> Iterator[Residual]:
+    device = rows.device
+    for kv_dtype, prefill in profile.prefill_attention.items():
+        table = rows.tables["attention_prefill"].only(kv_dtype=kv_dtype)
+
+        def fit(part: Table, kv_dtype: str = kv_dtype) -> Callable[[Table], Float]:
+            curve = fit_prefill(part, kv_dtype, device)
+            return lambda asked: predict_prefill(curve, asked)
+
+        spikes = _spikes(predict_prefill(prefill, table), table)
+        work = prefill_work(table, prefill.kv_bytes)
+        yield _judge(f"prefill_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit, work, spikes)
+    for kv_dtype, decode in profile.decode_attention.items():
+        table = rows.tables["attention_decode"].only(kv_dtype=kv_dtype)
+
+        def fit_d(part: Table, kv_dtype: str = kv_dtype) -> Callable[[Table], Float]:
+            curve = fit_decode(part, kv_dtype, device)
+            return lambda asked: predict_decode(curve, asked)
+
+        spikes = _spikes(predict_decode(decode, table), table)
+        work = decode_work(table, decode.kv_bytes)
+        yield _judge(
+            f"decode_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit_d, work, spikes
+        )
+
+
+_LAYOUT = "(heads, kv_heads), with all their head_dims and windows"
+
+
+def _layout(table: Table) -> Float:
+    return table.number("heads") * 1e4 + table.number("kv_heads")
+
+
+def _moe(rows: Collection, profile: Profile) -> Iterator[Residual]:
+    device = rows.device
+    for dtype, curve in profile.moe.items():
+        table = rows.tables["moe"].only(dtype=dtype)
+
+        def fit(part: Table, dtype: str = dtype) -> Callable[[Table], Float]:
+            found = fit_moe(part, dtype, device)
+            return lambda asked: predict_moe(found, asked)
+
+        shape = moe_shapes(table)[1].astype(np.float64)
+        spikes = _spikes(predict_moe(curve, table), table)
+        work = moe_work(table, curve.weight_bytes)
+        yield _judge(f"moe/{dtype}", "(model layer, tp, ep)", table, shape, None, fit, work, spikes)
+
+
+def _all_reduce(rows: Collection, profile: Profile) -> Iterator[Residual]:
+    if profile.all_reduce is None:
+        return
+    table = rows.tables["allreduce"].only(impl="vllm_graph")
+
+    def fit(part: Table) -> Callable[[Table], Float]:
+        curve = fit_all_reduce(part, None)
+        return lambda asked: predict_all_reduce(curve, asked)
+
+    work = Work(np.zeros(len(table)), table.number("message_bytes"))
+    spikes = _spikes(predict_all_reduce(profile.all_reduce, table), table)
+    size = table.number("message_bytes")
+    inner = (size > size.min()) & (size < size.max())
+    yield _judge("all_reduce", "message size, for all GPU counts", table, size, inner, fit, work, spikes)
+
+
+def _spikes(predicted: Float, table: Table) -> float:
+    return float((np.abs(np.log(predicted / table.time_s)) > SPIKE).mean())
+
+
+def _judge(
+    term: str,
+    held_out: str,
+    table: Table,
+    shape: Float,
+    judged: NDArray[np.bool_] | None,
+    fit: Fit,
+    work: Work,
+    spikes: float,
+) -> Residual:
+    judged = np.ones(len(table), dtype=bool) if judged is None else judged
+    shapes = np.unique(shape[judged])
+    ours, theirs = [], []
+    for fold in range(FOLDS):
+        count = max(1, round(SHARE * len(shapes)))
+        chosen = np.random.default_rng(fold).choice(shapes, count, replace=False)
+        held = np.isin(shape, chosen)
+        asked = held & judged
+        truth = table.time_s[asked]
+        ours.append(np.abs(fit(table.where(~held))(table.where(asked)) / truth - 1))
+        line = fit_roofline(work.where(~held & judged), table.time_s[~held & judged])
+        theirs.append(np.abs(line(work.where(asked)) / truth - 1))
+    error, yardstick = np.concatenate(ours), np.concatenate(theirs)
+    return Residual(
+        term=term,
+        held_out=f"{SHARE:.0%} of {held_out}, {FOLDS} draws",
+        rows=len(error),
+        median=_round(np.median(error)),
+        p90=_round(np.quantile(error, 0.9)),
+        spike_share=_round(spikes),
+        roofline_median=_round(np.median(yardstick)),
+        roofline_p90=_round(np.quantile(yardstick, 0.9)),
+    )
+
+
+def _round(value: float | np.floating) -> float:
+    return round(float(value), 4)

@@ -1,0 +1,73 @@
+"""Decode attention of one layer: one new token per sequence reads its whole cached context."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from sim.curves.heads import group_coordinate, pick_regime
+from sim.curves.table import LogTable
+from sim.curves.term import Curve, Float, Model, floats
+
+
+class DecodeRegime(Model):
+    """Fit for one (head_dim, window)."""
+
+    head_dim: PositiveInt
+    window: NonNegativeInt
+    launch_s: PositiveFloat
+    bytes_per_s: PositiveFloat
+    """Of keys and values far larger than the L2 cache; smaller ones are faster by the table."""
+    query_s_per_value: NonNegativeFloat
+    """Per sequence, query head and channel."""
+    table: LogTable | None = None
+
+
+class DecodeCurve(Curve):
+    """t = (t0 + KV bytes / W + queries) exp(R): bandwidth-bound (one pass over the cache), as measured.
+
+    R is the table's log factor at (context per sequence, sequences x KV heads, KV heads, group size). The
+    measurements have equal contexts in a batch; unequal ones enter by their sum, see `calibration.skew`.
+    """
+
+    kv_bytes: PositiveFloat
+    regimes: tuple[DecodeRegime, ...]
+
+    def launch(self, head_dim: int, window: int) -> float:
+        return pick_regime(self.regimes, head_dim, window).launch_s
+
+    def base(
+        self,
+        fit: DecodeRegime,
+        layout: tuple[ArrayLike, ArrayLike, int, int],
+        num_seqs: Float,
+        context_tokens: Float,
+    ) -> Float:
+        heads, kv_heads, head_dim, window = floats(layout[0]), floats(layout[1]), layout[2], layout[3]
+        read = np.minimum(context_tokens, num_seqs * window) if window > 0 else context_tokens
+        moved = 2.0 * self.kv_bytes * kv_heads * head_dim * read
+        queries = num_seqs * heads * head_dim * fit.query_s_per_value
+        return np.asarray(fit.launch_s + moved / fit.bytes_per_s + queries)
+
+    def seconds(
+        self,
+        heads: ArrayLike,
+        kv_heads: ArrayLike,
+        head_dim: int,
+        window: int,
+        num_seqs: ArrayLike,
+        context_tokens: ArrayLike,
+    ) -> Float:
+        fit = pick_regime(self.regimes, head_dim, window)
+        b, c = floats(num_seqs), floats(context_tokens)
+        base = self.base(fit, (heads, kv_heads, head_dim, window), b, c)
+        if fit.table is None:
+            return base
+        mean = np.maximum(c / b, 1.0)
+        if window > 0 and fit.window == 0:
+            mean = np.minimum(mean, window)
+        kv = floats(kv_heads)
+        group = group_coordinate(floats(heads) / kv)
+        coordinates = (np.log2(mean), np.log2(b * kv), np.log2(kv), group)
+        return base * np.exp(fit.table.log_factor(*coordinates))
