@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboards.content import Content
+from dashboards.numerals import number, percent
 from dashboards.page import text
 from dashboards.result_files import Run
-from dashboards.words import DEFINITIONS, number, percent
+from dashboards.words import DEFINITIONS
 
 
 def title(content: Content) -> str:

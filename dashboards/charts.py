@@ -9,6 +9,7 @@ from plotly.graph_objects import Figure
 
 from dashboards import figures, words
 from dashboards.content import Content
+from dashboards.numerals import number
 from dashboards.page import Plot
 from dashboards.result_files import Plan, Run
 from dashboards.series import (
@@ -65,14 +66,14 @@ def stages(content: Content) -> list[Plot]:
             "Up to the first token",
             figures.stage_bars(first),
             words.split_words(first),
-            "Slowest: the 1 % of the requests with the greatest TTFT. Means; in brackets how many requests.",
+            "Slowest: the 1% of the requests with the greatest TTFT. Means; in brackets how many requests.",
         ),
         Plot(
             "stages-e2el",
             "End to end",
             figures.stage_bars(whole),
             words.split_words(whole),
-            "Slowest: the 1 % of the requests with the greatest E2EL.",
+            "Slowest: the 1% of the requests with the greatest E2EL.",
         ),
     ]
 
@@ -119,8 +120,8 @@ def plan(content: Content) -> list[Plot]:
         figure = figures.plan_curve(
             rates, values, met, metric=metric, limit=limit, chosen_rate=found.max_request_rate
         )
-        ends = f"from {words.number(rates.min())} to {words.number(rates.max())}/s"
-        summary = f"{metric} at {len(known)} request rates {ends}."
+        ends = f"from {number(rates.min())} to {number(rates.max())}/s"
+        summary = [f"{metric} at {len(known)} request rates {ends}"]
         plots.append(Plot(f"plan-{len(plots)}", metric, figure, summary))
     return plots
 
@@ -148,7 +149,7 @@ def _replica_figures(runs: dict[str, Run], end_s: float) -> dict[str, Figure]:
 
 def _timeline_caption(end_s: float) -> str:
     width_s = end_s / BUCKETS
-    width = f"{words.number(width_s)} s" if width_s >= 1 else f"{words.number(width_s * 1e3)} ms"
+    width = f"{number(width_s)} s" if width_s >= 1 else f"{number(width_s * 1e3)} ms"
     return (
         f"Each point is a bucket of {width} ({BUCKETS} in all; half as many for a single replica). The line is its "
         "mean; the shaded band reaches from the least to the greatest value in it, so no peak is lost. Requests are "

@@ -78,8 +78,7 @@ def read_directory(directory: Path) -> Content:
     if (directory / COMPARISON).is_file():
         comparison = read_comparison(directory)
         arms = [
-            ArmResult(arm.name, numbers(arm.metrics), read_arm(directory, arm.name))
-            for arm in comparison.arms
+            ArmResult(arm.name, numbers(arm.metrics), read_arm(directory, arm)) for arm in comparison.arms
         ]
         return Content(arms, comparison, plan)
     if (directory / SUMMARY).is_file():

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from dashboards import theme
+from dashboards.numerals import percent
 from dashboards.series import QUANTILES, Band, Float64, Split, quantiles, wide
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -51,7 +52,7 @@ def latency_cdf(metric: str, arms: Mapping[str, Float64], limit_ms: float | None
                 legendgroup=f"arm-{index}",
                 mode="lines",
                 line={"color": theme.arm_colour(index), "dash": theme.arm_dash(index), "width": 2},
-                hovertemplate="%{y:.1f} % within %{x:,.4~r} ms<extra>%{fullData.name}</extra>",
+                hovertemplate="%{y:.1f}% within %{x:,.4~r} ms<extra>%{fullData.name}</extra>",
             )
     every = np.concatenate([np.zeros(0), *arms.values()])
     logarithmic = wide(every)
@@ -86,7 +87,7 @@ def stage_bars(arms: Mapping[str, Sequence[Split]]) -> go.Figure:
             width=0.44,
             marker={"color": colour, "line": {"color": theme.SURFACE, "width": 1}},
             customdata=shares,
-            text=[f"{share:.0%}" if share >= 0.08 else "" for share in shares],
+            text=[percent(share) if share >= 0.08 else "" for share in shares],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,

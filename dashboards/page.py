@@ -20,12 +20,15 @@ from dashboards import theme
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure on the page. `choices`: what else it can show, by name; then it gets a menu."""
+    """A figure on the page; its summary has one line an arm.
+
+    choices  what else it can show, by name; then it gets a menu
+    """
 
     id: str
     title: str
     figure: Any
-    summary: str
+    summary: Sequence[str]
     caption: str = ""
     choices: Mapping[str, Any] | None = None
 
@@ -37,7 +40,7 @@ def text(value: object) -> str:
 
 def plot_html(plot: Plot) -> str:
     """A figure with its heading, text alternative, caption, and data."""
-    caption = f"{text(plot.summary)} {text(plot.caption)}".strip()
+    caption = "<br>".join(map(text, (*plot.summary, plot.caption) if plot.caption else plot.summary))
     menu, data = "", _data(f"{plot.id}-data", _json(plot.figure))
     if plot.choices:
         ids = {name: f"{plot.id}-data-{i}" for i, name in enumerate(plot.choices)}
@@ -47,9 +50,10 @@ def plot_html(plot: Plot) -> str:
             f'<p><label>Show <select data-plot="{plot.id}" autocomplete="off">'
             f'<option value="{plot.id}-data">all replicas</option>{options}</select></label></p>'
         )
+    alternative = f"{plot.title}. {'; '.join(plot.summary)}"
     return (
         f'<figure aria-labelledby="{plot.id}-title"><h3 id="{plot.id}-title">{text(plot.title)}</h3>{menu}'
-        f'<div class="plot" id="{plot.id}" role="img" aria-label="{text(plot.title)}: {text(plot.summary)}"></div>'
+        f'<div class="plot" id="{plot.id}" role="img" aria-label="{text(alternative)}"></div>'
         f"<figcaption>{caption}</figcaption>{data}</figure>"
     )
 

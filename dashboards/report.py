@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dashboards import basis, charts, tables, words
 from dashboards.content import Content, read_directories
-from dashboards.page import legend, page, plot_html, section, text
+from dashboards.page import Plot, legend, page, plot_html, section, text
 from workloads.errors import ConfigError
 
 REPORT = "report.html"
@@ -46,18 +46,20 @@ def report_html(content: Content) -> str:
             section(
                 "Latencies",
                 switches,
-                f'<div class="grid">{"".join(map(plot_html, charts.latencies(content)))}</div>'
-                if names
-                else "",
+                _grid(charts.latencies(content)),
                 basis.one_replication(content),
             ),
             section("Where the time goes", *map(plot_html, charts.stages(content))),
             section("Over time", *([switches] if names else []), *map(plot_html, charts.over_time(content))),
-            section("Capacity plan", *map(plot_html, charts.plan(content)), basis.plan_facts(content)),
+            section("Capacity plan", basis.plan_facts(content), _grid(charts.plan(content))),
             section("What this stands on", basis.facts(content), basis.definitions()),
             "</main>",
         ],
     )
+
+
+def _grid(plots: Sequence[Plot]) -> str:
+    return f'<div class="grid">{"".join(map(plot_html, plots))}</div>' if plots else ""
 
 
 def _verdict(content: Content) -> str:
@@ -77,12 +79,12 @@ def _flags(content: Content) -> str:
     comparison = content.comparison
     if comparison is None or comparison.winner is None:
         return ""
-    line = words.flags(comparison.engine_flags, comparison.winner)
-    if not line:
+    if not comparison.engine_flags:
         return ""
+    notes = "".join(f"<li>{text(note)}</li>" for note in comparison.engine_notes)
     return section(
         "The winner as engine flags",
-        f"<p>For {text(comparison.winner)}:</p><pre><code>{text(line)}</code></pre>",
+        f"<p>For {text(comparison.winner)}:</p><pre class='wrap'><code>{text(line)}</code></pre>",
     )
 
 

@@ -113,6 +113,9 @@ class Arm(_Part):
     name: str
     set: dict[str, Any] | list[str] | str | None = None
     metrics: dict[str, Any]
+    directory: str | None = None
+    gpus: int | None = None
+    cost_per_hour: float | None = None
 
 
 class Difference(_Part):
@@ -126,6 +129,14 @@ class Difference(_Part):
     ci_high: float | None = None
 
 
+class Warmup(_Part):
+    """How many of the first requests were left out of every replication, and by which rule."""
+
+    rule: str
+    removed: int
+    requests: int
+
+
 class Comparison(_Part):
     """What `servetwin compare` found."""
 
@@ -135,8 +146,11 @@ class Comparison(_Part):
     verdict: str
     metric: str | None = None
     replications: int | None = None
-    warmup: Any = None
-    engine_flags: Any = None
+    confidence: float | None = None
+    warmup: Warmup | None = None
+    engine_flags: str | None = None
+    engine_notes: list[str] = []
+    warnings: list[str] = []
 
 
 class Plan(_Part):
@@ -210,13 +224,12 @@ def read_comparison(directory: Path) -> Comparison:
     return comparison
 
 
-def read_arm(directory: Path, name: str) -> Run | None:
-    """Read the run of an arm of a comparison; None where only its metrics were kept."""
-    if not (directory / ARMS).is_dir():
-        return None
-    if Path(name).name != name:
-        raise ConfigError(f"{directory / COMPARISON}: arms: {name!r} is not the name of a folder")
-    return read_run(directory / ARMS / name, name)
+def read_arm(directory: Path, arm: Arm) -> Run | None:
+    """Read the run of an arm of a comparison; None where only metrics were kept."""
+    folder = Path(arm.directory or f"{ARMS}/{arm.name}")
+    if folder.is_absolute() or ".." in folder.parts:
+        raise ConfigError(f"{directory / COMPARISON}: arms: directory {str(folder)!r} is not inside {directory}")
+    return read_run(directory / folder, arm.name) if (directory / ARMS).is_dir() else None
 
 
 def read_plan(directory: Path) -> Plan:

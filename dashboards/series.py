@@ -148,7 +148,7 @@ def slowest(values: Float64, share: float) -> NDArray[np.bool_]:
 
 
 def splits_end_to_end(stages: Columns, e2el: Float64) -> list[Split]:
-    """Where the time of a request goes, over all that completed and over the slowest 1 %."""
+    """Where the time of a request goes, over all that completed and over the slowest 1%."""
     return _splits(stages, e2el)
 
 
@@ -163,7 +163,7 @@ def splits_to_first_token(stages: Columns, ttft: Float64) -> list[Split]:
 
 
 def _splits(stages: Columns, time: Float64) -> list[Split]:
-    groups = {"all requests": np.isfinite(time), "slowest 1 %": slowest(time, 0.01)}
+    groups = {"all requests": np.isfinite(time), "slowest 1%": slowest(time, 0.01)}
     return [
         Split(
             group,

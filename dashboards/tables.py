@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboards.content import ArmResult, Content
+from dashboards.numerals import number
 from dashboards.page import swatch, text
 from dashboards.result_files import Difference
-from dashboards.words import number
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 RATES = {
@@ -47,7 +47,7 @@ def arms_table(content: Content) -> str:
         if rows:
             bodies.append(f"<tbody>{rows}</tbody>")
     return (
-        f'<div class="scroll"><table><caption>{text(_caption(content))}</caption>'
+        f'<div class="scroll" tabindex="0"><table><caption><span>{text(_caption(content))}</span></caption>'
         f"<thead><tr>{''.join(head)}</tr></thead>{''.join(bodies)}</table></div>"
     )
 
@@ -69,6 +69,7 @@ def judgement(difference: Difference, metric: str) -> str:
 
 def _groups(content: Content) -> list[list[tuple[str, str]]]:
     groups = [[(f"p{q}_{name}_ms", f"{name.upper()} P{q} [ms]") for q in (50, 90, 99)] for name in LATENCIES]
+    groups[LATENCIES.index("itl")].append(("mean_itl_ms", "ITL mean [ms]"))
     groups.append(list(RATES.items()))
     deciding = content.comparison.metric if content.comparison is not None else None
     if deciding is not None and not any(key == deciding for group in groups for key, _ in group):
@@ -90,13 +91,13 @@ def _arm_row(content: Content, key: str, title: str) -> str:
             difference = content.difference(arm.name, key)
             cells.append(_relative(first, value) if difference is None else _interval(difference, key))
     deciding = content.comparison is not None and content.comparison.metric == key
-    return _row(f"{title} (decides)" if deciding else title, cells, "decides" if deciding else "")
+    return _row(title, cells, "decides" if deciding else "")
 
 
 def _relative(first: float | None, value: float | None) -> str:
     if first is None or value is None or first == 0:
         return "-"
-    return f"{value / first - 1:+.1%}".replace("%", "&nbsp;%")
+    return f"{value / first - 1:+.1%}"
 
 
 def _interval(difference: Difference, key: str) -> str:
@@ -104,7 +105,7 @@ def _interval(difference: Difference, key: str) -> str:
         return "-"
     shown = _signed(difference.delta)
     if difference.relative is not None:
-        shown += f" ({difference.relative:+.1%})".replace("%", "&nbsp;%")
+        shown += f" ({difference.relative:+.1%})"
     if difference.ci_low is None or difference.ci_high is None:
         return shown
     word = judgement(difference, key)
@@ -122,7 +123,7 @@ def _caption(content: Content) -> str:
     if comparison is None:
         return "Single runs; the change is relative to the first and has no interval."
     parts = [
-        "Difference to the first arm on the same requests, relative in round brackets, 95 % interval in square ones."
+        "Difference to the first arm on the same requests, relative in round brackets, 95% interval in square ones."
     ]
     if comparison.metric is not None:
         parts.append(f"{comparison.metric} (bold) decides.")
@@ -142,6 +143,6 @@ def _table(caption: str, head: Sequence[str], bodies: Sequence[str]) -> str:
     cells = "".join(f"<th scope='col'>{text(cell)}</th>" if cell else "<td></td>" for cell in head)
     rows = "".join(f"<tbody>{body}</tbody>" for body in bodies)
     return (
-        f'<div class="scroll"><table><caption>{text(caption)}</caption>'
+        f'<div class="scroll" tabindex="0"><table><caption><span>{text(caption)}</span></caption>'
         f"<thead><tr>{cells}</tr></thead>{rows}</table></div>"
     )

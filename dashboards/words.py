@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from dashboards.content import ArmResult, Content
+from dashboards.numerals import number, percent
 from dashboards.result_files import Plan, Run
 from dashboards.series import Band, Float64, Split, quantiles
 
@@ -28,29 +28,12 @@ DEFINITIONS = {
 }
 
 
-def number(value: float | None) -> str:
-    """A number as people read it: at least three digits, never more than they can use."""
-    if value is None or not np.isfinite(value):
-        return "-"
-    size = abs(value)
-    if size >= 100:
-        return f"{value:,.0f}"
-    if size >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 0.1 or size == 0 else f"{value:.3g}"
-
-
-def percent(share: float) -> str:
-    """A share; never 100 % unless it is all."""
-    shown = f"{share:.1%}"
-    return "more than 99.9 %" if shown == "100.0%" and share < 1 else shown.replace("%", " %")
-
-
 def verdict(content: Content) -> list[str]:
     """The answer of the page, in one or two paragraphs."""
     paragraphs = []
     if content.comparison is not None:
-        paragraphs.append(content.comparison.verdict)
+        answer = content.comparison.verdict
+        paragraphs.append(f"N{answer[1:]}" if answer.startswith("no difference") else answer)
     elif len(content.arms) > 1:
         paragraphs += _side_by_side(content.arms)
     elif content.arms:
@@ -100,17 +83,18 @@ def tails(arm: ArmResult) -> str:
 
 
 def _side_by_side(arms: Sequence[ArmResult]) -> list[str]:
-    sentences = []
-    for key, what, best in (
-        ("request_goodput", "The highest goodput", max),
-        ("p99_ttft_ms", "The lowest P99 TTFT", min),
-        ("p99_tpot_ms", "The lowest P99 TPOT", min),
+    """Who is ahead in what, and that this is no proof."""
+    ahead: dict[str, list[str]] = {}
+    for key, what, unit, best in (
+        ("request_goodput", "the highest goodput", "requests/s", max),
+        ("p99_ttft_ms", "the lowest P99 TTFT", "ms", min),
+        ("p99_tpot_ms", "the lowest P99 TPOT", "ms", min),
     ):
         known = {arm.name: value for arm in arms if (value := arm.metric(key)) is not None}
-        if len(known) > 1 and len(set(known.values())) > 1:
+        if len(set(known.values())) > 1:
             first = best(known, key=lambda name: known[name])
-            unit = "requests/s" if best is max else "ms"
-            sentences.append(f"{what} has {first} ({number(known[first])} {unit}).")
+            ahead.setdefault(first, []).append(f"{what} ({number(known[first])} {unit})")
+    sentences = [f"{name} has {' and '.join(points)}." for name, points in ahead.items()]
     caution = f"These are {len(arms)} single runs: they cannot say whether a difference is more than chance."
     return [
         " ".join(sentences) or "The runs do not differ in goodput, TTFT or TPOT.",
@@ -139,55 +123,41 @@ def plan_words(plan: Plan) -> str:
     )
 
 
-def cdf_words(arms: Mapping[str, Float64], limit_ms: float | None) -> str:
+def cdf_words(arms: Mapping[str, Float64], limit_ms: float | None) -> list[str]:
     """Median and P99 of each arm, and the share within the limit."""
     parts = []
     for name, seconds in arms.items():
         known = seconds[np.isfinite(seconds)] * 1e3
         if not quantiles(known).size:
-            parts.append(f"{name}: no values")
+            parts.append(f"{prefix(name)}no values")
             continue
         median, p99 = np.percentile(known, [50, 99])
         within = (
             "" if limit_ms is None else f", {percent(float((known <= limit_ms).mean()))} within the limit"
         )
         parts.append(f"{name}: median {number(median)} ms, P99 {number(p99)} ms{within}")
-    return "; ".join(parts) + "."
+    return parts
 
 
-def split_words(arms: Mapping[str, Sequence[Split]]) -> str:
+def split_words(arms: Mapping[str, Sequence[Split]]) -> list[str]:
     """The greatest stage of every bar."""
-    parts = []
+    lines = []
     for name, splits in arms.items():
+        parts = []
         for split in splits:
             if split.total > 0:
                 stage = max(split.stages, key=lambda stage: split.stages[stage])
                 share = percent(split.stages[stage] / split.total)
-                parts.append(f"{name}, {split.group}: {share} {stage.replace('_', ' ')}")
-    return "; ".join(parts) + "." if parts else "No request was completed."
+                parts.append(f"{share} {stage.replace('_', ' ')} ({split.group})")
+        lines.append(f"{name}: {', '.join(parts)}")
+    return lines
 
 
-def timeline_words(arms: Mapping[str, Mapping[str, Band]]) -> str:
+def timeline_words(arms: Mapping[str, Mapping[str, Band]]) -> list[str]:
     """Peaks of what the timeline shows."""
     parts = []
     for name, bands in arms.items():
-        waiting, running, kv = (
-            number(float(bands[panel].high.max())) for panel in ("waiting", "running", "kv_use")
-        )
-        parts.append(f"{name}: at most {waiting} waiting, {running} running, {kv} % of the KV blocks in use")
-    return "; ".join(parts) + "."
-
-
-def flags(value: Any, winner: str | None) -> str:  # noqa: ANN401  text, a list of flags, or one of them per arm
-    """Engine flags as one command line; empty where there are none."""
-    if isinstance(value, dict):
-        if winner is not None and isinstance(value.get(winner), str | list | dict):
-            return flags(value[winner], None)
-        return " ".join(
-            f"{name} {'' if item is True else item}".strip()
-            for name, item in value.items()
-            if item is not None
-        )
-    if isinstance(value, list):
-        return " ".join(str(item) for item in value)
-    return "" if value is None else str(value)
+        waiting, running, kv = (float(bands[panel].high.max()) for panel in ("waiting", "running", "kv_use"))
+        peaks = f"{waiting:,.0f} waiting, {running:,.0f} running, {number(kv)}% of the KV blocks in use"
+        parts.append(f"{name}: at most {peaks}")
+    return parts

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.scenario import Scenario
     from sim.scenario_file import load_scenario
-    from sim.simulate import Result, simulate
+    from sim.simulation import Result, simulate
     from sim.studies.compare import compare
     from sim.studies.plan import plan
 
 __all__ = ["Result", "Scenario", "compare", "load_scenario", "plan", "simulate"]
 
 _HOME = {
-    "Result": "sim.simulate",
+    "Result": "sim.simulation",
     "Scenario": "sim.scenario",
     "compare": "sim.studies.compare",
     "load_scenario": "sim.scenario_file",
     "plan": "sim.studies.plan",
-    "simulate": "sim.simulate",
+    "simulate": "sim.simulation",
 }
 
 

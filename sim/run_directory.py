@@ -25,7 +25,7 @@ import yaml
 from sim.errors import ConfigError
 from sim.metrics import Requests, waiting_at
 from sim.records import Status, StepColumns
-from sim.simulate import Result
+from sim.simulation import Result
 from workloads.trace import Trace
 
 LOCK = "scenario.lock.yaml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,7 @@ def build_workload(
         )
     if config.tenants is not None:
         trace = assign_tenants(trace, config.tenants, streams.of("tenants"))
-    return Workload(trace, config.max_concurrency)
+    return Workload(replace(trace, has_arrivals=config.max_concurrency is None), config.max_concurrency)
 
 
 def _from_lengths(config: WorkloadConfig, streams: Streams) -> Trace:

@@ -30,6 +30,8 @@ def replacing(target: Path, *, force: bool = False) -> Iterator[Path]:
         yield draft
         draft.chmod(0o666 & ~_umask())
         draft.replace(target)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror}") from None
     finally:
         draft.unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, put_json, render, say
 from sim.run_directory import LOCK, new_directory, write_run
-from sim.simulate import Result, build_load, simulate
+from sim.simulation import Result, build_load, simulate
 
 
 def run(scenario: Path, *, options: ScenarioOptions = NO_OPTIONS) -> None:

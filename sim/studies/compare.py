@@ -18,14 +18,14 @@ import numpy as np
 
 from sim.errors import ConfigError
 from sim.scenario import Scenario
-from sim.simulate import Result, Service, build_load, build_service, simulate
+from sim.simulation import Result, Service, build_load, build_service, simulate
 from sim.studies.arms import ArmScenario, build_arms
 from sim.studies.flags import engine_flags
 from sim.studies.observations import METRICS, Observations, observe, split_metric
 from sim.studies.pairs import Difference, Estimates, verdict
+from sim.studies.stream import replication_seeds, same_requests
 from sim.studies.statistics import CONFIDENCE, Float64, means, mser5, paired_draws
 from workloads.build import Workload
-from workloads.trace import Trace
 
 REPLICATIONS = 5
 _BOOTSTRAP = 0xB007  # names the stream of the resampling, below the scenario's seed
@@ -142,20 +142,6 @@ def compare(
         warnings=(*runs.notes, *_cautions(arms, warmup, runs)),
         runs=tuple(runs.first),
         load=runs.loads[0],
-    )
-
-
-def replication_seeds(seed: int, count: int) -> tuple[int, ...]:
-    """Seeds of the replications: the scenario's own, and others that follow from it and their number."""
-    derived = (int(np.random.SeedSequence([seed, r]).generate_state(1)[0]) for r in range(1, count))
-    return (seed, *derived)
-
-
-def same_requests(one: Trace, other: Trace) -> bool:
-    """Whether two traces ask for the same at the same times."""
-    columns = ("arrival_ns", "input_tokens", "output_tokens", "session", "tenant", "priority")
-    return len(one) == len(other) and all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in columns
     )
 
 

@@ -128,7 +128,7 @@ def _shares_ns(requests: Requests) -> Float64:
     if not len(requests):
         return shares
     span = int(arrival[-1])
-    tail = requests.duration_ns - span
+    tail = (requests.duration_ns or span) - span
     if tail <= span / 4:
         return np.diff(arrival, prepend=0) + tail / len(requests)
     order = np.flatnonzero(requests.completed)

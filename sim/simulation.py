@@ -53,6 +53,18 @@ def build_service(scenario: Scenario) -> Service:
     hardware, engine = scenario.hardware, scenario.engine
     model = load_model(scenario.model)
     profile = load_profile(hardware.gpu if hardware.gpu is not None else Path(hardware.profile or ""))
+    cost = compile_cost(
+        model,
+        profile,
+        tensor_parallel_size=hardware.tensor_parallel_size,
+        weight_dtype=hardware.weight_dtype,
+        kv_cache_dtype=engine.kv_cache_dtype,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        async_scheduling=engine.async_scheduling,
+        enforce_eager=engine.enforce_eager,
+        cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
+    )
     capacity = kv_capacity(
         model,
         memory_bytes=profile.device.memory_bytes,
@@ -66,18 +78,6 @@ def build_service(scenario: Scenario) -> Service:
         enforce_eager=engine.enforce_eager,
         cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
-    )
-    cost = compile_cost(
-        model,
-        profile,
-        tensor_parallel_size=hardware.tensor_parallel_size,
-        weight_dtype=hardware.weight_dtype,
-        kv_cache_dtype=engine.kv_cache_dtype,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_num_seqs=engine.max_num_seqs,
-        async_scheduling=engine.async_scheduling,
-        enforce_eager=engine.enforce_eager,
-        cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
     )
     longest = min(model.max_position_embeddings, capacity.max_tokens)
     return Service(

@@ -1,0 +1,232 @@
+"""The command line as a user meets it: exit codes, one line per mistake, files whole or not at all, same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from sim import cli
+from sim.cli import run_command
+
+SCENARIO = {
+    "model": "llama-3.1-8b",
+    "hardware": {"gpu": "h200_sxm"},
+    "cluster": {"replicas": 2},
+    "workload": {
+        "input_tokens": {"uniform": [50, 900]},
+        "output_tokens": {"lognormal": {"mean": 80, "sigma": 0.7, "low": 1, "high": 400}},
+        "request_rate": 20,
+        "num_requests": 120,
+    },
+    "slo": {"ttft_ms": 500, "tpot_ms": 30},
+    "seed": 5,
+}
+
+
+@pytest.fixture
+def scenario(tmp_path) -> Path:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(SCENARIO))
+    return path
+
+
+def test_run_writes_a_run_directory(scenario, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run_command(["run", str(scenario), "--out", str(out), "--json"]) == 0
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)  # one document and nothing else
+    assert "wrote" in captured.err
+    assert summary == json.loads((out / "summary.json").read_text())
+    assert summary["completed"] == 120
+    assert summary["backend"] == "sim"
+    assert set(summary["sim"]["stages_ms"]) == {"queue", "prefill", "decode", "preempted"}
+    lock = yaml.safe_load((out / "scenario.lock.yaml").read_text())
+    assert lock["scenario"]["seed"] == 5
+    assert lock["profile"]["hash"] == summary["sim"]["profile"]["hash"]
+    requests = pq.read_table(out / "requests.parquet").to_pydict()
+    assert len(requests["request_id"]) == 120
+    for row in zip(
+        *(requests[f"stage_{s}_s"] for s in ("queue", "prefill", "decode", "preempted")),
+        requests["e2el_s"],
+        strict=True,
+    ):
+        assert sum(row[:-1]) == pytest.approx(row[-1], abs=1e-9)
+    assert sum(requests["output_tokens"]) == summary["total_output_tokens"]
+    timeline = pq.read_table(out / "timeline.parquet").to_pydict()
+    assert min(timeline["waiting"]) >= 0
+    assert max(timeline["running"]) <= 256
+    assert sorted(p.name for p in out.iterdir()) == [
+        "requests.parquet",
+        "scenario.lock.yaml",
+        "summary.json",
+        "timeline.parquet",
+    ]
+
+
+def test_the_locked_scenario_reproduces_the_run(scenario, tmp_path, capsys):
+    assert run_command(["run", str(scenario), "--out", str(tmp_path / "a")]) == 0
+    locked = yaml.safe_load((tmp_path / "a" / "scenario.lock.yaml").read_text())["scenario"]
+    again = tmp_path / "again.yaml"
+    again.write_text(yaml.safe_dump(locked))
+    assert run_command(["run", str(again), "--out", str(tmp_path / "b")]) == 0
+    assert (tmp_path / "a" / "requests.parquet").read_bytes() == (
+        tmp_path / "b" / "requests.parquet"
+    ).read_bytes()
+
+
+def test_the_same_seed_gives_the_same_bytes_but_for_the_date(scenario, tmp_path, capsys):
+    for name, extra in (
+        ("a", []),
+        ("b", []),
+        ("slow", ["--set", "simulation.fast_forward=false"]),
+        ("c", ["--seed", "6"]),
+    ):
+        assert run_command(["run", str(scenario), "--out", str(tmp_path / name), *extra]) == 0
+
+    def content(name: str) -> dict[str, bytes]:
+        files = {p.name: p.read_bytes() for p in (tmp_path / name).iterdir()}
+        summary = json.loads(files["summary.json"])
+        del summary["date"]
+        files["summary.json"] = json.dumps(summary).encode()
+        return files
+
+    assert content("a") == content("b")
+    slow = content("slow")
+    for name in ("requests.parquet", "timeline.parquet", "summary.json"):
+        assert content("a")[name] == slow[name]
+    assert content("a")["requests.parquet"] != content("c")["requests.parquet"]
+
+
+def test_an_existing_directory_is_replaced_only_if_it_is_ours(scenario, tmp_path, capsys):
+    out = tmp_path / "out"
+    for _ in range(2):
+        assert run_command(["run", str(scenario), "--out", str(out)]) == 0
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "precious.txt").write_text("mine")
+    assert run_command(["run", str(scenario), "--out", str(foreign)]) == 2
+    assert "precious" not in capsys.readouterr().err
+    assert [p.name for p in foreign.iterdir()] == ["precious.txt"]
+    assert run_command(["run", str(scenario), "--out", str(foreign / "precious.txt")]) == 2
+
+
+def test_a_failing_run_leaves_nothing_behind(scenario, tmp_path, capsys, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("sim.commands.run.write_run", fail)
+    before = sorted(tmp_path.iterdir())
+    assert run_command(["run", str(scenario), "--out", str(tmp_path / "out")]) == 3
+    assert sorted(tmp_path.iterdir()) == before
+    assert "fault of servetwin" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "{s}", "--set", "engine.max_num_seq=1"], "did you mean max_num_seqs?"),
+        (["run", "{s}", "--set", "model=lama-3"], "llama"),
+        (["run", "{s}", "--set", "hardware.gpu=h900"], "h900"),
+        (["run", "{s}", "--set", "model=deepseek-v3"], "MLA"),
+        (
+            ["run", "{s}", "--set", "model=llama-3.1-70b", "--set", "hardware.gpu=l40s"],
+            "tensor_parallel_size",
+        ),
+        (["run", "{s}", "--set", "hardware.tensor_parallel_size=3"], "tensor_parallel_size"),
+        (
+            [
+                "run",
+                "{s}",
+                "--set",
+                "workload.trace=none.csv",
+                "--set",
+                "workload.input_tokens=null",
+                "--set",
+                "workload.output_tokens=null",
+            ],
+            "none.csv",
+        ),
+        (["run", "{s}", "--trace", "none.csv"], "none.csv"),
+        (["run", "none.yaml"], "no such file"),
+        (["run", "{s}", "--seed", "x"], "seed"),
+        (["run", "{s}", "--sed", "1"], "sed"),
+        (["run", "{s}", "--report"], "--out"),
+        (["run"], "scenario"),
+        (["fly"], "fly"),
+        (["init", "{s}"], "exists"),
+        (["init", "--from-vllm", "vllm serve"], "names no model"),
+        (["validate", "steps", "none"], "none"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(scenario, tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert run_command([a.replace("{s}", str(scenario)) for a in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.strip().splitlines()) == 1
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_interrupted_is_130_and_a_fault_is_3(scenario, capsys, monkeypatch):
+    def raising(error: type[BaseException]):
+        def command(*_: object, **__: object) -> None:
+            raise error
+
+        return command
+
+    monkeypatch.setattr(cli, "app", raising(KeyboardInterrupt))
+    monkeypatch.setattr(cli, "_mount", lambda: None)
+    assert run_command(["run"]) == 130
+    monkeypatch.setattr(cli, "app", raising(RuntimeError))
+    assert run_command(["run"]) == 3
+    assert "report it" in capsys.readouterr().err
+
+
+def test_a_short_run_imports_no_heavy_library(scenario):
+    """Start-up is part of the answer: a run without files needs no pyarrow, Plotly or scipy.stats."""
+    code = (
+        "import sys; from sim.cli import run_command; code = run_command(sys.argv[1:]);"
+        "heavy = {'pyarrow', 'scipy.stats', 'plotly', 'pandas'} & set(sys.modules);"
+        "sys.exit(code or (f'imported {heavy}' if heavy else 0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", str(scenario), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["completed"] == 120
+    assert done.stderr == ""
+
+
+def test_init_then_run(tmp_path, capsys):
+    path = tmp_path / "new.yaml"
+    assert run_command(["init", str(path)]) == 0
+    assert run_command(["run", str(path), "--set", "workload.num_requests=30", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["completed"] == 30
+
+
+def test_schema_is_a_json_schema(capsys):
+    assert run_command(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert set(schema["required"]) == {"model", "hardware", "workload"}
+
+
+def test_the_python_api_is_pinned():
+    import sim
+
+    assert sim.__all__ == ["Result", "Scenario", "compare", "load_scenario", "plan", "simulate"]
+    scenario = sim.load_scenario(SCENARIO, ["workload.num_requests=10"])
+    assert sim.simulate(scenario).summary["completed"] == 10
