@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboards.content import Content
@@ -37,11 +37,24 @@ def subtitle(content: Content) -> str:
 
 
 def settings(content: Content) -> str:
-    """What each arm of a comparison sets."""
+    """What each arm of a comparison sets, and what it takes."""
     if content.comparison is None:
         return ""
-    rows = [(arm.name, _setting(arm.set)) for arm in content.comparison.arms if arm.set]
+    rows = []
+    for arm in content.comparison.arms:
+        parts = [_setting(arm.set)] if arm.set else []
+        if arm.gpus is not None:
+            parts.append(f"{arm.gpus} GPU" if arm.gpus == 1 else f"{arm.gpus} GPUs")
+        if arm.cost_per_hour is not None:
+            parts.append(f"{number(arm.cost_per_hour)} per hour")
+        if parts:
+            rows.append((arm.name, "; ".join(parts)))
     return _list(rows) if rows else ""
+
+
+def cautions(content: Content) -> str:
+    """What a reader of a comparison should know."""
+    return _notes(content.comparison.warnings) if content.comparison is not None else ""
 
 
 def one_replication(content: Content) -> str:
@@ -106,12 +119,15 @@ def _run_facts(run: Run, *, alone: bool) -> str:
         ),
         ("Extrapolated terms", _extrapolated(own.extrapolated)),
     ]
-    notes = "".join(f'<p class="note">{text(warning)}</p>' for warning in own.warnings)
     heading = "" if alone else f"<h3>{text(run.name)}</h3>"
     return (
-        f"{heading}{notes}{_list([(name, str(value)) for name, value in rows if value is not None])}"
+        f"{heading}{_notes(own.warnings)}{_list([(name, str(value)) for name, value in rows if value is not None])}"
         f"<details><summary>Scenario as it ran</summary><pre><code>{text(run.lock_text)}</code></pre></details>"
     )
+
+
+def _notes(warnings: Sequence[str]) -> str:
+    return "".join(f'<p class="note">{text(warning)}</p>' for warning in warnings)
 
 
 def _extrapolated(terms: Mapping[str, Any]) -> str:

@@ -40,7 +40,10 @@ def text(value: object) -> str:
 
 def plot_html(plot: Plot) -> str:
     """A figure with its heading, text alternative, caption, and data."""
-    caption = "<br>".join(map(text, (*plot.summary, plot.caption) if plot.caption else plot.summary))
+    words = "<br>".join(map(text, plot.summary))
+    if len(plot.summary) > 2:
+        words = f"<details><summary>In words</summary>{words}</details>"
+    caption = f"{words}<div>{text(plot.caption)}</div>"
     menu, data = "", _data(f"{plot.id}-data", _json(plot.figure))
     if plot.choices:
         ids = {name: f"{plot.id}-data-{i}" for i, name in enumerate(plot.choices)}

@@ -72,19 +72,20 @@ def _numbers(content: Content) -> str:
         return ""
     if content.comparison is None and len(content.arms) == 1:
         return section("The numbers", tables.run_tables(content.arms[0]))
-    return section("The arms", tables.arms_table(content), basis.settings(content))
+    return section("The arms", tables.arms_table(content), basis.settings(content), basis.cautions(content))
 
 
 def _flags(content: Content) -> str:
     comparison = content.comparison
     if comparison is None or comparison.winner is None:
         return ""
-    if not comparison.engine_flags:
-        return ""
     notes = "".join(f"<li>{text(note)}</li>" for note in comparison.engine_notes)
+    line = comparison.engine_flags
     return section(
         "The winner as engine flags",
-        f"<p>For {text(comparison.winner)}:</p><pre class='wrap'><code>{text(line)}</code></pre>",
+        f"<p>For {text(comparison.winner)}:</p>" if line or notes else "",
+        f'<pre class="wrap"><code>vllm serve ... {text(line)}</code></pre>' if line else "",
+        f"<ul>{notes}</ul>" if notes else "",
     )
 
 

@@ -228,7 +228,9 @@ def read_arm(directory: Path, arm: Arm) -> Run | None:
     """Read the run of an arm of a comparison; None where only metrics were kept."""
     folder = Path(arm.directory or f"{ARMS}/{arm.name}")
     if folder.is_absolute() or ".." in folder.parts:
-        raise ConfigError(f"{directory / COMPARISON}: arms: directory {str(folder)!r} is not inside {directory}")
+        raise ConfigError(
+            f"{directory / COMPARISON}: arms: directory {str(folder)!r} is not inside {directory}"
+        )
     return read_run(directory / folder, arm.name) if (directory / ARMS).is_dir() else None
 
 

@@ -28,9 +28,9 @@ def run_tables(arm: ArmResult) -> str:
     rates = "".join(
         _row(title, [number(arm.metric(key))]) for key, title in RATES.items() if arm.metric(key) is not None
     )
-    return _table(
-        "Latencies over all completed requests [ms]", ["", "mean", "P50", "P90", "P99"], [latencies]
-    ) + _table("Rates over the whole run", ["", "value"], [rates])
+    head = ["", "mean", "P50", "P90", "P99"]
+    latency_table = _table("Latencies over all completed requests [ms]", head, [latencies])
+    return f'<div class="grid">{latency_table}{_table("Rates over the whole run", ["", ""], [rates])}</div>'
 
 
 def arms_table(content: Content) -> str:
@@ -38,9 +38,9 @@ def arms_table(content: Content) -> str:
     arms = content.arms
     head = ["<th scope='col'><span class='muted'>metric</span></th>"]
     for index, arm in enumerate(arms):
-        head.append(f"<th scope='col' class='arm'>{swatch(index)}{text(arm.name)}</th>")
+        head.append(f"<th scope='col' class='arm'>{swatch(index)}{_breakable(arm.name)}</th>")
         if index:
-            head.append(f"<th scope='col' class='arm'>against {text(arms[0].name)}</th>")
+            head.append(f"<th scope='col' class='arm'>against {_breakable(arms[0].name)}</th>")
     bodies = []
     for keys in _groups(content):
         rows = "".join(_arm_row(content, key, title) for key, title in keys if _known(arms, key))
@@ -82,14 +82,16 @@ def _known(arms: Sequence[ArmResult], key: str) -> bool:
 
 
 def _arm_row(content: Content, key: str, title: str) -> str:
-    cells = []
+    cells, narrow = [], len(content.arms) > 2
     first = content.arms[0].metric(key)
     for index, arm in enumerate(content.arms):
         value = arm.metric(key)
         cells.append(number(value))
         if index:
             difference = content.difference(arm.name, key)
-            cells.append(_relative(first, value) if difference is None else _interval(difference, key))
+            cells.append(
+                _relative(first, value) if difference is None else _interval(difference, key, narrow=narrow)
+            )
     deciding = content.comparison is not None and content.comparison.metric == key
     return _row(title, cells, "decides" if deciding else "")
 
@@ -97,21 +99,34 @@ def _arm_row(content: Content, key: str, title: str) -> str:
 def _relative(first: float | None, value: float | None) -> str:
     if first is None or value is None or first == 0:
         return "-"
-    return f"{value / first - 1:+.1%}"
+    return _change(value / first - 1)
 
 
-def _interval(difference: Difference, key: str) -> str:
+def _interval(difference: Difference, key: str, *, narrow: bool) -> str:
+    """A difference with its interval, below it where there are many columns."""
     if difference.delta is None:
         return "-"
     shown = _signed(difference.delta)
     if difference.relative is not None:
-        shown += f" ({difference.relative:+.1%})"
+        shown += f" ({_change(difference.relative)})"
     if difference.ci_low is None or difference.ci_high is None:
         return shown
     word = judgement(difference, key)
     low, high = _signed(difference.ci_low), _signed(difference.ci_high)
     kind = word if word in ("better", "worse") else "muted"
-    return f"{shown} <small>[{low}, {high}]</small> <small class='{kind}'>{word}</small>"
+    return f"{shown}{'<br>' if narrow else ' '}<small>[{low}, {high}]</small> <small class='{kind}'>{word}</small>"
+
+
+def _breakable(name: str) -> str:
+    """A name, as HTML that may be broken where people would."""
+    return text(name).replace("_", "_<wbr>").replace("=", "=<wbr>")
+
+
+def _change(share: float) -> str:
+    if abs(share) < 0.0005:
+        return "0.0%"
+    shown = f"{share:+,.0%}" if abs(share) >= 10 else f"{share:+.1%}"
+    return shown.replace("-", "\u2212")
 
 
 def _signed(value: float) -> str:
@@ -122,15 +137,23 @@ def _caption(content: Content) -> str:
     comparison = content.comparison
     if comparison is None:
         return "Single runs; the change is relative to the first and has no interval."
+    confidence = "" if comparison.confidence is None else f" ({comparison.confidence:.0%})"
     parts = [
-        "Difference to the first arm on the same requests, relative in round brackets, 95% interval in square ones."
+        f"Paired difference to the first arm: relative in round brackets, interval{confidence} in square ones."
     ]
     if comparison.metric is not None:
         parts.append(f"{comparison.metric} (bold) decides.")
     if comparison.replications is not None:
-        parts.append(f"{comparison.replications} replications with other requests.")
-    if isinstance(comparison.warmup, str | int | float) and not isinstance(comparison.warmup, bool):
-        parts.append(f"Warm-up left out: {comparison.warmup}.")
+        noun = "replication" if comparison.replications == 1 else "replications"
+        parts.append(
+            f"Means over {comparison.replications} {noun}, each with the same requests in every arm."
+        )
+    warmup = comparison.warmup
+    if warmup is not None and warmup.removed:
+        left_out = f"the first {warmup.removed:,} of {warmup.requests:,} requests"
+        parts.append(f"Warm-up: {left_out} do not count ({warmup.rule}).")
+    elif warmup is not None:
+        parts.append(f"Warm-up: {warmup.rule if warmup.rule.startswith('none') else 'none found'}.")
     return " ".join(parts)
 
 

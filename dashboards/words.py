@@ -9,7 +9,7 @@ import numpy as np
 from dashboards.content import ArmResult, Content
 from dashboards.numerals import number, percent
 from dashboards.result_files import Plan, Run
-from dashboards.series import Band, Float64, Split, quantiles
+from dashboards.series import Band, Float64, Split
 
 DEFINITIONS = {
     "TTFT": "Time to first token: from sending a request until its first output token; queueing and prefill included.",
@@ -125,23 +125,22 @@ def plan_words(plan: Plan) -> str:
 
 def cdf_words(arms: Mapping[str, Float64], limit_ms: float | None) -> list[str]:
     """Median and P99 of each arm, and the share within the limit."""
-    parts = []
+    words = {}
     for name, seconds in arms.items():
         known = seconds[np.isfinite(seconds)] * 1e3
-        if not quantiles(known).size:
-            parts.append(f"{prefix(name)}no values")
+        if not known.size:
+            words[name] = "no values"
             continue
         median, p99 = np.percentile(known, [50, 99])
-        within = (
-            "" if limit_ms is None else f", {percent(float((known <= limit_ms).mean()))} within the limit"
-        )
-        parts.append(f"{name}: median {number(median)} ms, P99 {number(p99)} ms{within}")
-    return parts
+        words[name] = f"median {number(median)} ms, P99 {number(p99)} ms"
+        if limit_ms is not None:
+            words[name] += f", {percent(float((known <= limit_ms).mean()))} within the limit"
+    return _per_arm(words)
 
 
 def split_words(arms: Mapping[str, Sequence[Split]]) -> list[str]:
     """The greatest stage of every bar."""
-    lines = []
+    words = {}
     for name, splits in arms.items():
         parts = []
         for split in splits:
@@ -149,15 +148,22 @@ def split_words(arms: Mapping[str, Sequence[Split]]) -> list[str]:
                 stage = max(split.stages, key=lambda stage: split.stages[stage])
                 share = percent(split.stages[stage] / split.total)
                 parts.append(f"{share} {stage.replace('_', ' ')} ({split.group})")
-        lines.append(f"{name}: {', '.join(parts)}")
-    return lines
+        words[name] = f"mostly {', '.join(parts)}" if parts else "no time spent"
+    return _per_arm(words)
 
 
 def timeline_words(arms: Mapping[str, Mapping[str, Band]]) -> list[str]:
     """Peaks of what the timeline shows."""
-    parts = []
+    words = {}
     for name, bands in arms.items():
         waiting, running, kv = (float(bands[panel].high.max()) for panel in ("waiting", "running", "kv_use"))
         peaks = f"{waiting:,.0f} waiting, {running:,.0f} running, {number(kv)}% of the KV blocks in use"
-        parts.append(f"{name}: at most {peaks}")
-    return parts
+        words[name] = f"at most {peaks}"
+    return _per_arm(words)
+
+
+def _per_arm(words: Mapping[str, str]) -> list[str]:
+    """A line an arm; the only one needs no name."""
+    if len(words) == 1:
+        return [f"{line[0].upper()}{line[1:]}." for line in words.values()]
+    return [f"{name}: {line}." for name, line in words.items()]
