@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,8 +35,20 @@ Json = Annotated[bool, Parameter(name="--json", help="Print one JSON document an
 Format = Annotated[str | None, Parameter(help="Format of the file, where its content should not decide.")]
 DropFailed = Annotated[bool, Parameter(help="Keep failed requests out, and count them.")]
 Force = Annotated[bool, Parameter(help="Replace an existing file.")]
-To = Annotated[str | None, Parameter(help="Format to write: parquet, azure, mooncake, vidur.")]
-AllowLoss = Annotated[bool, Parameter(help="Write although the format cannot hold everything.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Output:
+    """How a trace is written."""
+
+    to: Annotated[str | None, Parameter(help="Format to write: parquet, azure, mooncake, vidur.")] = None
+    allow_loss: Annotated[bool, Parameter(help="Write although the format cannot hold everything.")] = False
+    force: Force = False
+    as_json: Json = False
+
+
+_AS_THEY_COME = Output()
 
 
 @app.command
@@ -83,30 +95,19 @@ def convert(
     /,
     *,
     format: Format = None,  # noqa: A002
-    to: To = None,
     drop_failed: DropFailed = False,
     block_tokens: Annotated[int | None, Parameter(help="Tokens of a prefix block in the new file.")] = None,
-    allow_loss: AllowLoss = False,
-    force: Force = False,
-    as_json: Json = False,
+    output: Output = _AS_THEY_COME,
 ) -> None:
     """Write a trace in another format; what that cannot hold is an error."""
-    name = format_of(target, to)
+    name = format_of(target, output.to)
     found = format or detect_format(source)
     trace = read_trace(source, format=found, drop_failed=drop_failed)
     if block_tokens is not None:
         if trace.hashes is None:
             raise ConfigError(f"--block-tokens: {source} has no prefix blocks; leave it out")
         trace = expand_hashes(trace, block_tokens)
-    _write(
-        trace,
-        target,
-        name,
-        {"source": str(source), "from": found},
-        as_json,
-        force=force,
-        allow_loss=allow_loss,
-    )
+    _write(trace, target, name, {"source": str(source), "from": found}, output)
 
 
 @app.command
@@ -132,13 +133,10 @@ def generate(
         tuple[str, ...], Parameter(name="--set", help="Any field of the workload: FIELD=VALUE (YAML).")
     ] = (),
     seed: int = 0,
-    to: To = None,
-    allow_loss: AllowLoss = False,
-    force: Force = False,
-    as_json: Json = False,
+    output: Output = _AS_THEY_COME,
 ) -> None:
     """Draw a workload and write it as a trace. The options are fields of a scenario's workload section."""
-    name = format_of(target, to)
+    name = format_of(target, output.to)
     options = {
         "trace": trace,
         "num_requests": num_requests,
@@ -157,7 +155,7 @@ def generate(
         raise ConfigError(f"--seed: {seed} is negative; give 0 or more")
     base_dir = workload.parent if workload is not None and trace is None else None
     drawn = build_workload(config, np.random.SeedSequence(seed), base_dir=base_dir).trace
-    _write(drawn, target, name, {"seed": seed}, as_json, force=force, allow_loss=allow_loss)
+    _write(drawn, target, name, {"seed": seed}, output)
 
 
 @app.command
@@ -201,21 +199,12 @@ def fit(
     _print(document, as_json, show.fits)
 
 
-def _write(
-    trace: Trace,
-    target: Path,
-    name: str,
-    about: dict[str, Any],
-    as_json: bool,
-    *,
-    force: bool,
-    allow_loss: bool,
-) -> None:
-    lost = write_trace(trace, target, name, force=force, allow_loss=allow_loss)
+def _write(trace: Trace, target: Path, name: str, about: dict[str, Any], output: Output) -> None:
+    lost = write_trace(trace, target, name, force=output.force, allow_loss=output.allow_loss)
     figures = summarise(trace)
     keys = ("requests", "failed", "input_tokens", "output_tokens", "duration_s", "request_rate", "warnings")
     document = {**about, "out": str(target), "to": name, "lost": lost, **{key: figures[key] for key in keys}}
-    _print(document, as_json, show.written)
+    _print(document, output.as_json, show.written)
 
 
 def _print(document: dict[str, Any], as_json: bool, human: show.Human) -> None:

@@ -195,7 +195,7 @@ def describe(error: ValidationError, section: str) -> str:
     first = error.errors(include_url=False)[0]
     tags = {"fixed", "uniform", "lognormal", "quantiles"}
     path = [str(part) for part in first["loc"]]
-    path = [part for at, part in enumerate(path) if not (part in tags and at == 1)]
+    path = [part for at, part in enumerate(path) if part not in tags or path[at - 1] in tags]
     where = ".".join([section, *path])
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(path[-1], WorkloadConfig.model_fields, 1)

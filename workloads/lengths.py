@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from workloads.trace import Int64
@@ -40,11 +40,17 @@ class FixedLengths(BaseModel):
         return float(self.fixed)
 
 
+def _pair(value: Any) -> Any:  # noqa: ANN401 - whatever a scenario holds
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise PydanticCustomError("lengths", "two bounds are expected, as [low, high]")
+    return value
+
+
 class UniformLengths(BaseModel):
     """Every whole number from low to high, both included, alike."""
 
     model_config = _FROZEN
-    uniform: tuple[Tokens, Tokens]
+    uniform: Annotated[tuple[Tokens, Tokens], BeforeValidator(_pair)]
 
     @model_validator(mode="after")
     def _ordered(self) -> UniformLengths:

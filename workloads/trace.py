@@ -37,6 +37,11 @@ def _column(name: str, values: ArrayLike) -> Int64:
 
 
 def _check_laws(arrival: Int64, columns: dict[str, Int64], tenants: int) -> None:
+    for name, column in columns.items():
+        if column.shape != arrival.shape:
+            raise InputError(f"trace: {name} has {column.size} entries for {arrival.size} arrivals")
+    if not arrival.size:
+        return
     if arrival[0] < 0 or np.any(np.diff(arrival) < 0):
         raise InputError("trace: arrivals must be non-negative and sorted in time")
     for name in ("input_tokens", "output_tokens"):
@@ -143,11 +148,7 @@ class Trace:
             "tenant": _column("tenant", np.zeros(n) if tenant is None else tenant),
             "priority": _column("priority", np.zeros(n) if priority is None else priority),
         }
-        for name, column in columns.items():
-            if column.shape != (n,):
-                raise InputError(f"trace: {name} has {column.size} entries for {n} arrivals")
-        if n:
-            _check_laws(arrival, columns, len(tenant_names))
+        _check_laws(arrival, columns, len(tenant_names))
         if hashes is not None and hashes.offsets.size != n + 1:
             raise InputError(f"trace: {hashes.offsets.size} hash offsets for {n} requests")
         return cls(

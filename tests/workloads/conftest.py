@@ -3,6 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,7 @@ BAD = {
     ),
     "uniform of one": (
         {**OPEN, "input_tokens": {"uniform": [5]}},
-        "workload.input_tokens.uniform.1: Field required",
+        "workload.input_tokens.uniform: two bounds are expected, as [low, high]",
     ),
     "mean outside": (
         {**OPEN, "input_tokens": {"lognormal": {"mean": 5, "sigma": 1, "low": 6, "high": 9}}},

@@ -77,7 +77,7 @@ def _timings(record: dict[str, Any]) -> dict[str, Any]:
 def _start(record: dict[str, Any]) -> Any:  # noqa: ANN401 - a number, if the file is right
     """Return the intended start; the real one where none was intended."""
     target = _timings(record).get("targeted_start")
-    return record.get("request_start_time") if target is None else target
+    return record.get("request_start_time", record.get("start_time")) if target is None else target
 
 
 def _talk(record: dict[str, Any]) -> tuple[str, bool]:
