@@ -22,6 +22,8 @@ app = App(
     result_action="return_value",
 )
 app.command("sim.commands.run:run", name="run")
+app.command("sim.commands.compare:compare", name="compare")
+app.command("sim.commands.plan:plan", name="plan")
 app.command("sim.commands.init:init", name="init")
 app.command("sim.commands.init:schema", name="schema")
 

@@ -39,13 +39,9 @@ class ArmScenario:
     """One arm: its name, what it sets, and the scenario that follows."""
 
     name: str
+    directory: str  # the name as a file name
     set: Mapping[str, Any]
     scenario: Scenario
-
-    @property
-    def directory(self) -> str:
-        """The name as a file name."""
-        return re.sub(r"[^A-Za-z0-9._=+-]+", "-", self.name).strip("-.") or "arm"
 
 
 def parse_vary(option: str) -> Vary:
@@ -53,13 +49,17 @@ def parse_vary(option: str) -> Vary:
     path, equals, text = option.partition("=")
     path = path.strip()
     if not equals or not path:
-        raise ConfigError(f"--vary {option!r}: write PATH=A,B, such as engine.max_num_batched_tokens=2048,8192")
+        raise ConfigError(
+            f"--vary {option!r}: write PATH=A,B, such as engine.max_num_batched_tokens=2048,8192"
+        )
     for fixed, reason in _FIXED.items():
         if path == fixed or path.startswith(f"{fixed}."):
             raise ConfigError(f"--vary {path}: cannot be varied: {reason}")
     texts = _split(text)
     if len(texts) < 2:
-        raise ConfigError(f"--vary {option}: one value; give at least two with a comma between (for one: --set)")
+        raise ConfigError(
+            f"--vary {option}: one value; give at least two with a comma between (for one: --set)"
+        )
     values = []
     for value in texts:
         if not value:
@@ -79,7 +79,9 @@ def build_arms(
 ) -> tuple[ArmScenario, ...]:
     """All combinations of the values, in order; the first is the one that the others are compared with."""
     if not vary:
-        raise ConfigError("--vary: missing; name what differs, such as --vary policies.batcher=chunked,dynamic_chunked")
+        raise ConfigError(
+            "--vary: missing; name what differs, such as --vary policies.batcher=chunked,dynamic_chunked"
+        )
     load_scenario(source, overrides, seed=seed)  # so that its own mistakes are not blamed on --vary
     varied = [parse_vary(option) for option in vary]
     paths = [each.path for each in varied]
@@ -97,8 +99,13 @@ def build_arms(
         name = ", ".join(_label(path, value, paths) for path, value in values.items())
         for other in arms:
             if other.scenario == scenario:
-                raise ConfigError(f"--vary: {other.name} and {name} are the same scenario; give each value once")
-        arms.append(ArmScenario(name, values, scenario))
+                raise ConfigError(
+                    f"--vary: {other.name} and {name} are the same scenario; give each value once"
+                )
+        directory = re.sub(r"[^A-Za-z0-9._=+-]+", "-", name).strip("-.") or "arm"
+        if any(other.directory.lower() == directory.lower() for other in arms):
+            directory += f"-{len(arms)}"
+        arms.append(ArmScenario(name, directory, values, scenario))
     return tuple(arms)
 
 

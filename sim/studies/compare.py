@@ -18,13 +18,14 @@ import numpy as np
 
 from sim.errors import ConfigError
 from sim.scenario import Scenario
-from sim.simulation import Result, Service, build_load, build_service, simulate
+from sim.simulation import Result, Service, build_service
 from sim.studies.arms import ArmScenario, build_arms
 from sim.studies.flags import engine_flags
-from sim.studies.observations import METRICS, Observations, observe, split_metric
+from sim.studies.observations import METRICS, Observations, split_metric
+from sim.studies.paired_runs import OnRun, PairedRuns
 from sim.studies.pairs import Difference, Estimates, verdict
-from sim.studies.stream import replication_seeds, same_requests
 from sim.studies.statistics import CONFIDENCE, Float64, means, mser5, paired_draws
+from sim.studies.stream import replication_seeds
 from workloads.build import Workload
 
 REPLICATIONS = 5
@@ -101,7 +102,7 @@ def compare(
     metric: str | None = None,
     seed: int | None = None,
     build: Build = build_service,
-    on_run: Callable[[], None] = lambda: None,
+    on_run: OnRun | None = None,
 ) -> Comparison:
     """Run every combination of the values in `vary` (`PATH=A,B`) on the same requests.
 
@@ -114,10 +115,7 @@ def compare(
     base = scenarios[0].scenario
     metric = _metric(metric, base)
     seeds = replication_seeds(base.seed, replications)
-    runs = _Runs(scenarios, [build(arm.scenario) for arm in scenarios], on_run)
-    for each in seeds:
-        if not runs.add(each):
-            break
+    runs = PairedRuns(scenarios, [build(arm.scenario) for arm in scenarios], seeds, on_run)
     warmup = _warmup(runs.observations, metric, base)
     samples = [[sample.since(warmup.removed) for sample in arm] for arm in runs.observations]
     rng = np.random.default_rng(np.random.SeedSequence([base.seed, _BOOTSTRAP]))
@@ -137,69 +135,11 @@ def compare(
         verdict=verdict(estimates, metric),
         seeds=seeds[: runs.replications],
         warmup=warmup,
-        engine_flags=flags and flags.flags,
+        engine_flags=flags.flags if flags else None,
         engine_notes=flags.notes if flags else (),
         warnings=(*runs.notes, *_cautions(arms, warmup, runs)),
         runs=tuple(runs.first),
-        load=runs.loads[0],
-    )
-
-
-class _Runs:
-    """The runs of all arms, one replication after the other, and what is kept of them."""
-
-    def __init__(
-        self, arms: Sequence[ArmScenario], services: Sequence[Service], on_run: Callable[[], None]
-    ) -> None:
-        self._arms = arms
-        self._services = services
-        self._on_run = on_run
-        self.observations: list[list[Observations]] = [[] for _ in arms]
-        self.first: list[Result] = []
-        self.loads: list[Workload] = []
-        self.preemptions = [0] * len(arms)
-        self.notes: list[str] = []
-
-    @property
-    def replications(self) -> int:
-        return len(self.observations[0])
-
-    def add(self, seed: int) -> bool:
-        """Run a replication in every arm; False where no other one could differ from the first."""
-        base = self._arms[0].scenario
-        load = build_load(base.model_copy(update={"seed": seed}))
-        repeated = bool(self.loads) and same_requests(load.trace, self.loads[0].trace)
-        chance = any(arm.scenario.cluster.replicas > 1 for arm in self._arms)  # a router may draw
-        if repeated and not chance:
-            return self._nothing_random()
-        results = [self._run(arm, service, seed, load) for arm, service in zip(self._arms, self._services, strict=True)]
-        seen = [observe(result.requests, base.slo.limits_ms) for result in results]
-        if repeated and all(_same(one, arm[0]) for one, arm in zip(seen, self.observations, strict=True)):
-            return self._nothing_random()
-        if not self.loads:
-            self.first = results
-        self.loads.append(load)
-        for at, result in enumerate(results):
-            self.observations[at].append(seen[at])
-            self.preemptions[at] += int(result.requests.columns["preemptions"].sum())
-        return True
-
-    def _run(self, arm: ArmScenario, service: Service, seed: int, load: Workload) -> Result:
-        result = simulate(arm.scenario.model_copy(update={"seed": seed}), service, load)
-        self._on_run()
-        return result
-
-    def _nothing_random(self) -> bool:
-        self.notes.append(
-            "the workload has no randomness, so that replications would be copies: there is one, and the intervals "
-            "say how far these requests vary among themselves"
-        )
-        return False
-
-
-def _same(one: Observations, other: Observations) -> bool:
-    return np.array_equal(one.e2el_ms, other.e2el_ms, equal_nan=True) and np.array_equal(
-        one.ttft_ms, other.ttft_ms, equal_nan=True
+        load=runs.load,
     )
 
 
@@ -209,7 +149,9 @@ def _metric(metric: str | None, scenario: Scenario) -> str:
     if metric not in METRICS:
         raise ConfigError(f"--metric {metric}: no such metric; one of {', '.join(METRICS)}")
     if metric == "request_goodput" and not scenario.slo.limits_ms:
-        raise ConfigError("--metric request_goodput: needs limits; set slo.ttft_ms, slo.tpot_ms or slo.e2el_ms")
+        raise ConfigError(
+            "--metric request_goodput: needs limits; set slo.ttft_ms, slo.tpot_ms or slo.e2el_ms"
+        )
     return metric
 
 
@@ -239,7 +181,7 @@ def _average(series: Sequence[Float64]) -> Float64:
     return np.divide(total, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
 
 
-def _arm(scenario: ArmScenario, estimates: Estimates, at: int, known: Sequence[str], runs: _Runs) -> Arm:
+def _arm(scenario: ArmScenario, estimates: Estimates, at: int, known: Sequence[str], runs: PairedRuns) -> Arm:
     cluster, seen = scenario.scenario.cluster, runs.observations[at]
     gpus = cluster.replicas * scenario.scenario.hardware.tensor_parallel_size
     return Arm(
@@ -255,7 +197,7 @@ def _arm(scenario: ArmScenario, estimates: Estimates, at: int, known: Sequence[s
     )
 
 
-def _cautions(arms: Sequence[Arm], warmup: Warmup, runs: _Runs) -> list[str]:
+def _cautions(arms: Sequence[Arm], warmup: Warmup, runs: PairedRuns) -> list[str]:
     """What a reader of the numbers should know."""
     found: list[str] = []
     if warmup.removed >= 0.45 * warmup.requests:

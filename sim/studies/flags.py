@@ -46,7 +46,9 @@ def engine_flags(scenario: Scenario, varied: Collection[str] = ()) -> EngineFlag
     if tensor_parallel_size > 1 or "hardware.tensor_parallel_size" in varied:
         words += _flag("tensor_parallel_size", tensor_parallel_size)
     if scenario.hardware.weight_dtype != "auto":
-        notes.append(f"weights in {scenario.hardware.weight_dtype}: no flag; serve a checkpoint in that precision")
+        notes.append(
+            f"weights in {scenario.hardware.weight_dtype}: no flag; serve a checkpoint in that precision"
+        )
     _batcher(scenario, words, notes)
     replicas = scenario.cluster.replicas
     if replicas > 1 or "policies.router" in varied:
@@ -78,4 +80,6 @@ def _batcher(scenario: Scenario, words: list[str], notes: list[str]) -> None:
                 "tokens of a step; nearest is a lower --max-num-batched-tokens"
             )
     else:
-        notes.append(f"{batcher.name}: the engine has no such policy, and no flag comes near; it would need building")
+        notes.append(
+            f"{batcher.name}: the engine has no such policy, and no flag comes near; it would need building"
+        )

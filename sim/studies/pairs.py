@@ -85,8 +85,8 @@ def verdict(estimates: Estimates, metric: str) -> str:
     gap = estimates.difference(best, second, metric)
     names = estimates.names
     text = (
-        f"{names[best]} is better than {names[second]}: {metric} is {_number(estimates.value(best, metric), metric)} "
-        f"instead of {_number(estimates.value(second, metric))}{_percent(gap, estimates.value(second, metric))}."
+        f"{names[best]} is better than {names[second]}: {metric} is {quantity(estimates.value(best, metric), metric)} "
+        f"instead of {quantity(estimates.value(second, metric))}{_percent(gap, estimates.value(second, metric))}."
     )
     return text + _price(estimates, metric, best, second)
 
@@ -97,10 +97,10 @@ def _undecided(estimates: Estimates, metric: str, ranking: Sequence[int]) -> str
     other, gap = next((arm, gap) for arm, gap in gaps.items() if not gap.shown)
     names = estimates.names
     both = f"{names[best]} and {names[other]}"
-    value = _number(estimates.value(best, metric), metric)
+    value = quantity(estimates.value(best, metric), metric)
     if gap.delta == 0 and gap.ci_low == 0 == gap.ci_high:
         return f"no difference shown: {both} give the same {metric}, {value}."
-    text = f"no difference shown: {metric} is {value} for {names[best]} and {_number(estimates.value(other, metric))} "
+    text = f"no difference shown: {metric} is {value} for {names[best]} and {quantity(estimates.value(other, metric))} "
     text += f"for {names[other]}, "
     if gap.ci_low is None or gap.ci_high is None:
         return text + "and there are too few values to judge that."
@@ -112,7 +112,14 @@ def _undecided(estimates: Estimates, metric: str, ranking: Sequence[int]) -> str
 
 def _price(estimates: Estimates, metric: str, best: int, second: int) -> str:
     """Name what the winner loses most on, by its share, among the metrics that people watch."""
-    watched = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms", "output_throughput")
+    watched = (
+        "mean_ttft_ms",
+        "p99_ttft_ms",
+        "mean_tpot_ms",
+        "p99_tpot_ms",
+        "mean_e2el_ms",
+        "output_throughput",
+    )
     worst: Difference | None = None
     for name in watched:
         gap = estimates.difference(best, second, name)
@@ -124,7 +131,7 @@ def _price(estimates: Estimates, metric: str, best: int, second: int) -> str:
     if worst is None or worst.relative is None or abs(worst.relative) < 0.01:
         return ""
     here, there = estimates.value(best, worst.metric), estimates.value(second, worst.metric)
-    return f" It pays with {worst.metric}: {_number(here, worst.metric)} instead of {_number(there)}."
+    return f" It pays with {worst.metric}: {quantity(here, worst.metric)} instead of {quantity(there)}."
 
 
 def _percent(gap: Difference, base: float | None) -> str:
@@ -142,10 +149,11 @@ def unit(metric: str) -> str:
     return "tokens/s" if metric == "output_throughput" else "requests/s"
 
 
-def _number(value: float | None, metric: str | None = None) -> str:
+def quantity(value: float | None, metric: str | None = None) -> str:
+    """A value in four digits, with its unit where the metric is given."""
     text = "-" if value is None else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{text} {unit(metric)}" if metric else text
 
 
 def _signed(value: float, metric: str | None = None) -> str:
-    return ("+" if value > 0 else "") + _number(value, metric)
+    return ("+" if value > 0 else "") + quantity(value, metric)

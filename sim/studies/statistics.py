@@ -107,7 +107,10 @@ def paired_draws(
         chosen = rng.integers(0, count, count) if count > 1 else np.zeros(1, dtype=np.int64)
         weights = [block_weights(rng, len(arms[0][r])) for r in chosen]
         result.append(
-            [_mean(np.array([arm[r].estimate(w) for r, w in zip(chosen, weights, strict=True)])) for arm in arms]
+            [
+                _mean(np.array([arm[r].estimate(w) for r, w in zip(chosen, weights, strict=True)]))
+                for arm in arms
+            ]
         )
     return np.array(result)
 

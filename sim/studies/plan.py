@@ -1,0 +1,213 @@
+"""Plan a deployment: the greatest request rate within the SLOs, and the fewest replicas for the scenario's rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim.errors import ConfigError
+from sim.scenario import Scenario
+from sim.scenario_file import load_scenario
+from sim.simulation import Service, build_service
+from sim.studies.operating_point import (
+    MOST_REPLICATIONS,
+    STABLE,
+    WARMUP,
+    OperatingPoints,
+    Point,
+)
+from sim.studies.search import fewest, greatest
+from sim.studies.slo import Slo, resolve_slos
+
+MOST_REPLICAS = 1024
+RATE_RATIO = 1.01  # the greatest rate is found to within 1%
+_LIGHTEST = 0.01  # of the saturation rate: a load at which requests hardly meet
+_P99_REQUESTS = 1000
+_THIN_MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer. `max_request_rate` is for the scenario's replicas, `replicas` for the scenario's rate.
+
+    stability_margin          how far the greatest rate stays below the rate at which the queue stops draining
+    planned_stability_margin  the same of the scenario's rate on the planned replicas
+    """
+
+    slo: Mapping[str, float]
+    slo_met: bool
+    request_rate: float
+    scenario_replicas: int
+    max_request_rate: float
+    saturation_rate: float
+    stability_margin: float | None
+    replicas: int | None
+    gpus: int | None
+    cost_per_hour: float | None
+    planned_stability_margin: float | None
+    binding_constraint: str
+    explanation: str
+    curve: tuple[Point, ...]
+    num_requests: int
+    replications: int
+    seed: int
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        fields = dict(vars(self))
+        return fields | {
+            "slo": dict(self.slo),
+            "curve": [point.as_json() for point in self.curve],
+            "warnings": list(self.warnings),
+        }
+
+
+def plan(
+    source: str | Path | Mapping[str, Any],
+    slo: Sequence[str] = (),
+    *,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    replications: int = MOST_REPLICATIONS,
+    build: Callable[[Scenario], Service] = build_service,
+    on_run: Callable[[str], None] | None = None,
+) -> Plan:
+    """Search both answers. `slo` are limits as `p99_ttft_ms=1000`; by default the scenario's own, for the P99.
+
+    At most `replications` runs near the edge; `build` makes the service; `on_run` is called after each run.
+    """
+    if replications < 1:
+        raise ConfigError(f"--replications {replications}: give at least 1")
+    scenario = load_scenario(source, overrides, seed=seed)
+    slos = resolve_slos(slo, scenario.slo)
+    points = OperatingPoints(scenario, build(scenario), slos, replications=replications, on_run=on_run)
+    rate, here = points.stream.rate, scenario.cluster.replicas
+    saturation = points.saturation_rate(here)
+    most = greatest(
+        lambda value: points.at(value, here).met,
+        STABLE * saturation,
+        floor=_LIGHTEST * saturation,
+        ratio=RATE_RATIO,
+    )
+    replicas = None if most is None else _fewest(points, rate, here, most)
+    gpus = None if replicas is None else replicas * scenario.hardware.tensor_parallel_size
+    binding, explanation = _binding(points, slos, here, most, replicas)
+    result = Plan(
+        slo={each.metric: each.limit_ms for each in slos},
+        slo_met=replicas is not None,
+        request_rate=rate,
+        scenario_replicas=here,
+        max_request_rate=most or 0.0,
+        saturation_rate=saturation,
+        stability_margin=None if most is None else 1 - most / saturation,
+        replicas=replicas,
+        gpus=gpus,
+        cost_per_hour=None if gpus is None else gpus * scenario.cluster.price_per_gpu_hour,
+        planned_stability_margin=None if replicas is None else 1 - rate / points.saturation_rate(replicas),
+        binding_constraint=binding,
+        explanation=explanation,
+        curve=tuple(
+            sorted(points.evaluated.values(), key=lambda point: (point.replicas, point.request_rate))
+        ),
+        num_requests=points.stream.num_requests,
+        replications=max(point.replications for point in points.evaluated.values()),
+        seed=scenario.seed,
+        warnings=(),
+    )
+    return _with_warnings(result, points)
+
+
+def _fewest(points: OperatingPoints, rate: float, here: int, most: float) -> int | None:
+    """Fewest replicas for the scenario's rate, where `here` of them manage `most`."""
+    least = max(1, math.ceil(rate / points.saturation_rate(1) / STABLE * (1 - 1e-12)))
+    guess = math.ceil(rate * here / most)
+    return fewest(lambda count: points.at(rate, count).met, least=least, most=MOST_REPLICAS, guess=guess)
+
+
+def _binding(
+    points: OperatingPoints, slos: Sequence[Slo], here: int, most: float | None, replicas: int | None
+) -> tuple[str, str]:
+    """What keeps the rate of the scenario's replicas from being greater: a name, and a sentence."""
+    failing = [point for point in points.evaluated.values() if point.replicas == here and not point.met]
+    saturation = points.saturation
+    short = "" if not saturation.short_of_kv else " through kv_cache"
+    if most is not None and (not failing or most >= STABLE * points.saturation_rate(here)):
+        drains = points.saturation_rate(here)
+        text = f"above {most:.4g} requests/s the queue no longer drains (it drains at {drains:.4g}/s)"
+        return f"stability{short}", text + (", since KV blocks run out." if short else ".")
+    edge = min((point for point in failing if point.stable), key=lambda point: point.request_rate)
+    assert edge.metrics is not None
+    metrics = edge.metrics
+    worst = max(slos, key=lambda slo: metrics[slo.metric] / slo.limit_ms)
+    seen = f"{worst.metric} is {metrics[worst.metric]:,.4g} ms at {edge.request_rate:.4g} requests/s"
+    if most is None:
+        return (
+            worst.metric,
+            f"even at a load so light that requests hardly meet, {seen}; the limit is {worst.limit_ms:g}.",
+        )
+    short = " through kv_cache" if edge.short_of_kv else ""
+    text = f"{seen} on {_replicas(here)}, above the limit of {worst.limit_ms:g}"
+    if short:
+        text += ", where requests wait for KV blocks"
+    if replicas is None:
+        text += f"; not even {MOST_REPLICAS} replicas carry {points.stream.rate:.4g} requests/s"
+    return f"{worst.metric}{short}", f"{text}."
+
+
+def _close_call(result: Plan, points: OperatingPoints) -> list[str]:
+    """Say when the number of replicas hangs on a point whose runs do not settle it."""
+    for count in (result.replicas, (result.replicas or 0) - 1):
+        point = points.evaluated.get((result.request_rate, count or 0))
+        if point is not None and point.stable and not point.sure:
+            verb = "just keep" if point.met else "just miss"
+            text = f"a close call: {_replicas(point.replicas)} {verb} the limits at {point.request_rate:.4g} requests/s"
+            return [f"{text}, by less than {point.replications} runs can tell"]
+    return []
+
+
+def _replicas(count: int | None) -> str:
+    return f"{count} replica{'' if count == 1 else 's'}"
+
+
+def _with_warnings(result: Plan, points: OperatingPoints) -> Plan:
+    """Add what a reader of the numbers should know."""
+    found: list[str] = []
+    ran = [point for point in result.curve if point.stable]
+    fewest_requests = min((point.num_requests for point in ran), default=result.num_requests)
+    tail = [metric for metric in result.slo if metric.startswith("p9")]
+    counted = round(fewest_requests * (1 - WARMUP if points.stream.can_draw else 1))
+    if tail and counted < _P99_REQUESTS:
+        found.append(
+            f"{counted} requests a run are few for {tail[0]}; give workload.num_requests of "
+            f"{math.ceil(_P99_REQUESTS / (1 - WARMUP))} or more"
+        )
+    margin = result.stability_margin
+    if margin is not None and margin < _THIN_MARGIN:
+        found.append(
+            f"the greatest rate is only {margin:.1%} below saturation, where a queue takes long to settle: a "
+            "longer run would show higher latencies, and with a few percent more load it never does"
+        )
+    planned = result.planned_stability_margin
+    if planned is not None and planned < _THIN_MARGIN:
+        found.append(
+            f"{_replicas(result.replicas)} leave only {planned:.1%} to saturation at the planned rate"
+        )
+    found += _close_call(result, points)
+    if not points.random:
+        found.append("the workload has no randomness: every point is one run, and other days may differ")
+    if refused := max(
+        (point.refused / (point.replications * point.num_requests) for point in ran), default=0.0
+    ):
+        found.append(
+            f"{refused:.1%} of the requests are refused by the engine; latencies are those of the others"
+        )
+    if points.saturation.num_requests < 8 * points.max_num_seqs:
+        found.append(
+            f"saturation is judged from {points.saturation.num_requests} requests, few for {points.max_num_seqs} "
+            "sequences at once; it may be underestimated"
+        )
+    found += [f"extrapolated {term}: {message}" for term, message in points.extrapolated.items()]
+    return Plan(**{**vars(result), "warnings": tuple(found)})
