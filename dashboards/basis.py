@@ -9,7 +9,7 @@ from dashboards.content import Content
 from dashboards.numerals import number, percent
 from dashboards.page import text
 from dashboards.result_files import Run
-from dashboards.words import DEFINITIONS
+from dashboards.words import DEFINITIONS, replicas
 
 
 def title(content: Content) -> str:
@@ -73,19 +73,24 @@ def plan_facts(content: Content) -> str:
     plan = content.plan
     if plan is None:
         return ""
+    size = None if plan.replicas is None else f"{plan.replicas:,}"
     rows = [
-        ("Replicas", plan.replicas),
-        ("GPUs", plan.gpus),
-        ("Cost per hour", None if plan.cost_per_hour is None else number(plan.cost_per_hour)),
-        (
-            "Greatest request rate",
-            None if plan.max_request_rate is None else f"{number(plan.max_request_rate)}/s",
-        ),
-        ("Limits met", None if plan.slo_met is None else ("yes" if plan.slo_met else "no")),
+        ("Limits", ", ".join(plan.slo) or None),
+        ("Request rate planned for", _rate(plan.request_rate)),
+        ("Replicas for it", size if plan.gpus is None or size is None else f"{size} ({plan.gpus:,} GPUs)"),
+        ("Their cost per hour", None if plan.cost_per_hour is None else number(plan.cost_per_hour)),
+        ("Replicas of the scenario", plan.scenario_replicas),
+        ("Greatest request rate of these", _rate(plan.max_request_rate)),
+        ("Their queue no longer drains at", _rate(plan.saturation_rate)),
         ("Gives way first", plan.binding_constraint),
-        ("Limits", ", ".join(f"{key} <= {number(value)}" for key, value in plan.slo.items()) or None),
+        ("Seed", plan.seed),
     ]
-    return _list([(name, str(value)) for name, value in rows if value is not None])
+    known = [(name, str(value)) for name, value in rows if value is not None]
+    return _list(known) + _notes(plan.warnings)
+
+
+def _rate(value: float | None) -> str | None:
+    return None if value is None else f"{number(value)}/s"
 
 
 def facts(content: Content) -> str:
@@ -105,7 +110,7 @@ def _run_facts(run: Run, *, alone: bool) -> str:
     profile = own.profile
     rows = [
         ("Profile", profile.name),
-        ("Stands for", profile.engine),
+        ("Engine it stands for", profile.engine),
         ("Profile hash", profile.hash),
         ("Servetwin", own.servetwin),
         ("Seed", own.seed),
@@ -142,9 +147,8 @@ def _pair(mean: float | None, peak: float | None) -> str | None:
 
 def _service(run: Run) -> str:
     own = run.summary.sim
-    replicas = f"{own.replicas} {'replica' if own.replicas == 1 else 'replicas'}"
     gpus = "" if own.gpus is None or own.gpus == own.replicas else f" ({own.gpus} GPUs)"
-    return f"{replicas}{gpus}"
+    return f"{replicas(own.replicas)}{gpus}"
 
 
 def _load(run: Run) -> str:

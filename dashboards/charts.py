@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from plotly.graph_objects import Figure
 
 from dashboards import figures, words
 from dashboards.content import Content
+from dashboards.documents import Plan
 from dashboards.numerals import number
 from dashboards.page import Plot
-from dashboards.result_files import Plan, Run
+from dashboards.result_files import Run
 from dashboards.series import (
     COARSER,
     Band,
+    Curve,
     of_replica,
     splits_end_to_end,
     splits_to_first_token,
@@ -101,29 +101,45 @@ def over_time(content: Content) -> list[Plot]:
 
 
 def plan(content: Content) -> list[Plot]:
-    """A curve for every limited metric of a plan."""
+    """A figure for every limited metric of a plan."""
     found = content.plan
     if found is None:
         return []
-    points = [point for point in found.curve if _number(point, "request_rate") is not None]
+    marks = {"greatest rate": found.max_request_rate, "queue no longer drains": found.saturation_rate}
     plots: list[Plot] = []
-    for metric in _plan_metrics(found):
-        known = [point for point in points if _number(point, metric) is not None]
-        if not known:
+    for metric in dict.fromkeys([*found.limits, *_metrics(found)]):
+        curves = _curves(found, metric)
+        if not curves:
             continue
-        rates, values = (
-            np.array([_number(point, key) for point in known], dtype=np.float64)
-            for key in ("request_rate", metric)
-        )
-        met = np.array([bool(point.get("slo_met", True)) for point in known])
-        limit = found.slo.get(metric)
         figure = figures.plan_curve(
-            rates, values, met, metric=metric, limit=limit, chosen_rate=found.max_request_rate
+            curves, metric, found.limits.get(metric), {name: rate for name, rate in marks.items() if rate}
         )
-        ends = f"from {number(rates.min())} to {number(rates.max())}/s"
-        summary = [f"{metric} at {len(known)} request rates {ends}"]
-        plots.append(Plot(f"plan-{len(plots)}", metric, figure, summary))
+        points = sum(curve.rates.size for curve in curves.values())
+        summary = f"{metric} at {points} combinations of request rate and replicas."
+        plots.append(Plot(f"plan-{len(plots)}", metric, figure, [summary], "Crosses: a limit is broken."))
     return plots
+
+
+def _metrics(found: Plan) -> list[str]:
+    """The metrics of the first point that has any."""
+    return next((list(point.metrics) for point in found.curve if point.metrics), [])
+
+
+def _curves(found: Plan, metric: str) -> dict[str, Curve]:
+    """A metric by rate for each number of replicas, the scenario's own first."""
+    sizes = sorted({point.replicas for point in found.curve}, key=lambda n: (n != found.scenario_replicas, n))
+    curves = {}
+    for size in sizes:
+        seen = [
+            (point.request_rate, value, point.met)
+            for point in found.curve
+            if point.replicas == size and (value := (point.metrics or {}).get(metric)) is not None
+        ]
+        if seen:
+            rates, values, met = (np.array(column) for column in zip(*sorted(seen), strict=True))
+            name = f"{size} replica" if size == 1 else f"{size} replicas"
+            curves[name] = Curve(rates.astype(np.float64), values.astype(np.float64), met.astype(np.bool_))
+    return curves
 
 
 def _bands(run: Run, end_s: float, buckets: int, replica: int | None = None) -> dict[str, Band]:
@@ -156,14 +172,3 @@ def _timeline_caption(end_s: float) -> str:
         "summed over the replicas; KV use is of all their blocks, as at the start of each batch. Rates are means over "
         f"{COARSER} such buckets."
     )
-
-
-def _plan_metrics(found: Plan) -> list[str]:
-    keys = list(found.slo)
-    return keys or [key for key in (found.curve[0] if found.curve else {}) if key.endswith("_ms")][:4]
-
-
-def _number(point: dict[str, object], key: str) -> float | None:
-    metrics = point.get("metrics")
-    value = point.get(key, metrics.get(key) if isinstance(metrics, dict) else None)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

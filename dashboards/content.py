@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dashboards.documents import Comparison, Difference, Plan
 from dashboards.result_files import (
     COMPARISON,
     PLAN,
     SUMMARY,
-    Comparison,
-    Difference,
-    Plan,
     Run,
     numbers,
     read_arm,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dashboards import theme
 from dashboards.numerals import percent
-from dashboards.series import QUANTILES, Band, Float64, Split, quantiles, wide
+from dashboards.series import QUANTILES, Band, Curve, Float64, Split, quantiles, wide
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -131,45 +131,45 @@ def timeline(arms: Mapping[str, Mapping[str, Band]], end_s: float) -> go.Figure:
 
 
 def plan_curve(
-    rates: Float64,
-    values: Float64,
-    met: NDArray[np.bool_],
-    *,
-    metric: str,
-    limit: float | None,
-    chosen_rate: float | None = None,
+    curves: Mapping[str, Curve], metric: str, limit: float | None, marks: Mapping[str, float]
 ) -> go.Figure:
-    """A metric against the request rate: filled where every limit was met, open crosses where not, and its limit."""
-    figure = _figure(height=320)
-    order = np.argsort(rates, kind="stable")
-    rates, values, met = rates[order], values[order], met[order]
-    figure.add_scatter(
-        x=rates.tolist(),
-        y=values.tolist(),
-        mode="lines+markers",
-        name=label(metric),
-        line={"color": theme.ARMS[0], "width": 2},
-        marker={
-            "size": 9,
-            "symbol": ["circle" if ok else "x" for ok in met],
-            "color": [theme.ARMS[0] if ok else theme.LIMIT for ok in met],
-        },
-        text=["all limits met" if ok else "a limit is broken" for ok in met],
-        hovertemplate="%{x:,.4~r} requests/s: %{y:,.4~r}, %{text}<extra></extra>",
-    )
+    """A metric against the request rate, a line a size of the service; crosses where a limit was broken.
+
+    `marks` are rates worth a vertical line, by what they are.
+    """
+    figure = _figure(height=330, legend=len(curves) > 1)
+    for index, (name, curve) in enumerate(curves.items()):
+        colour = theme.arm_colour(index)
+        figure.add_scatter(
+            x=curve.rates.tolist(),
+            y=curve.values.tolist(),
+            mode="lines+markers",
+            name=label(name),
+            line={"color": colour, "dash": theme.arm_dash(index), "width": 2},
+            marker={
+                "size": 8,
+                "symbol": ["circle" if ok else "x" for ok in curve.met],
+                "color": [colour if ok else theme.LIMIT for ok in curve.met],
+            },
+            text=["all limits met" if ok else "a limit is broken" for ok in curve.met],
+            hovertemplate="%{x:,.4~r} requests/s: %{y:,.4~r}, %{text}<extra>%{fullData.name}</extra>",
+        )
     figure.update_xaxes(title_text="request rate [requests/s]", rangemode="tozero")
     figure.update_yaxes(title_text=label(metric), rangemode="tozero")
     if limit is not None:
-        figure.add_hline(
-            y=limit,
-            line={"color": theme.LIMIT, "dash": "dash", "width": 1.5},
-            annotation={"text": f"limit {limit:,.4g}", "font": {"color": theme.LIMIT}, "xanchor": "right"},
+        line = {"color": theme.LIMIT, "dash": "dash", "width": 1.5}
+        words = {"text": f"limit {limit:,.10g}", "font": {"color": theme.LIMIT}, "x": 0, "xanchor": "left"}
+        figure.add_hline(y=limit, line=line, annotation=words)
+        values = np.concatenate([np.zeros(0), *(curve.values for curve in curves.values())])
+        if values.size and values.max() > 4 * limit:  # what breaks the limit by far would hide the rest
+            figure.update_yaxes(range=[0, 2 * limit])
+    for name, rate in marks.items():
+        words = {"text": label(name), "font": {"color": theme.MUTED, "size": 11}, "textangle": -90}
+        figure.add_vline(
+            x=rate,
+            line={"color": theme.MUTED, "dash": "dot", "width": 1.5},
+            annotation={**words, "xanchor": "right", "yanchor": "top", "y": 1},
         )
-        known = values[np.isfinite(values)]
-        if known.size and known.max() > 8 * limit:  # what breaks the limit by far would hide the rest
-            figure.update_yaxes(range=[0, 3 * limit])
-    if chosen_rate is not None:
-        figure.add_vline(x=chosen_rate, line={"color": theme.MUTED, "dash": "dot", "width": 1.5})
     return figure
 
 

@@ -23,3 +23,8 @@ def percent(share: float) -> str:
         return f"{share:.0%}"
     shown = f"{share:.1%}"
     return {"100.0%": "more than 99.9%", "0.0%": "less than 0.1%"}.get(shown, shown)
+
+
+def limit(value: float) -> str:
+    """A number that somebody set, as it was set."""
+    return f"{value:,.10g}"

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from dashboards.documents import Arm, Comparison, Lock, Plan, Summary
 from workloads.errors import ConfigError
 
 Float64 = NDArray[np.float64]
@@ -41,129 +42,6 @@ TIMELINE_NUMBERS = (
     "steps",
     "duration_s",
 )
-
-
-class _Part(BaseModel):
-    """A part of a result file; keys that no page needs may come and go."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class ProfileName(_Part):
-    """Which measurements a run stands on."""
-
-    name: str
-    engine: str | None = None
-    hash: str | None = None
-
-
-class OwnSummary(_Part):
-    """What a summary holds under `sim`."""
-
-    profile: ProfileName
-    num_gpu_blocks: int
-    replicas: int = 1
-    gpus: int | None = None
-    seed: int | None = None
-    servetwin: str | None = None
-    max_model_len: int | None = None
-    preemptions: int = 0
-    prefix_hit_rate: float | None = None
-    kv_usage_mean: float | None = None
-    kv_usage_peak: float | None = None
-    busy_fraction: float | None = None
-    rejected: dict[str, int] = {}
-    extrapolated: dict[str, Any] = {}
-    warnings: list[str] = []
-
-
-class Summary(_Part):
-    """A result file of a run; every number at its top level is in `metrics`."""
-
-    model_id: str
-    num_prompts: int
-    completed: int
-    duration: float
-    request_rate: float | str | None = None
-    max_concurrency: int | None = None
-    sim: OwnSummary
-    metrics: dict[str, float] = {}
-
-
-class Limits(_Part):
-    """The limits of a scenario, None where there is none [ms]."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2el_ms: float | None = None
-
-
-class _LockedScenario(_Part):
-    slo: Limits = Limits()
-    hardware: dict[str, Any] = {}
-
-
-class _Lock(_Part):
-    scenario: _LockedScenario
-
-
-class Arm(_Part):
-    """One side of a comparison: its name, what it sets, and its metrics over all replications."""
-
-    name: str
-    set: dict[str, Any] | list[str] | str | None = None
-    metrics: dict[str, Any]
-    directory: str | None = None
-    gpus: int | None = None
-    cost_per_hour: float | None = None
-
-
-class Difference(_Part):
-    """Paired difference of an arm to the first arm, with its confidence interval."""
-
-    arm: str
-    metric: str
-    delta: float | None
-    relative: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
-
-
-class Warmup(_Part):
-    """How many of the first requests were left out of every replication, and by which rule."""
-
-    rule: str
-    removed: int
-    requests: int
-
-
-class Comparison(_Part):
-    """What `servetwin compare` found."""
-
-    arms: list[Arm]
-    differences: list[Difference] = []
-    winner: str | None = None
-    verdict: str
-    metric: str | None = None
-    replications: int | None = None
-    confidence: float | None = None
-    warmup: Warmup | None = None
-    engine_flags: str | None = None
-    engine_notes: list[str] = []
-    warnings: list[str] = []
-
-
-class Plan(_Part):
-    """What `servetwin plan` found."""
-
-    replicas: int | None = None
-    gpus: int | None = None
-    cost_per_hour: float | None = None
-    max_request_rate: float | None = None
-    slo_met: bool | None = None
-    binding_constraint: str | None = None
-    slo: dict[str, float] = {}
-    curve: list[dict[str, Any]] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +75,7 @@ def read_run(directory: Path, name: str | None = None) -> Run:
     """Read a run directory; `name` is what the page calls it, else the folder's own."""
     _check_directory(directory)
     lock_text = _text(directory / LOCK)
-    lock = _validated(_Lock, _yaml(directory / LOCK, lock_text), directory / LOCK)
+    lock = _validated(Lock, _yaml(directory / LOCK, lock_text), directory / LOCK)
     document = _json_object(directory / SUMMARY)
     document["metrics"] = numbers(document)
     limits = lock.scenario.slo.model_dump()

@@ -31,6 +31,15 @@ class Band:
     high: Float64
 
 
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A metric at request rates in ascending order, and whether every limit was met there."""
+
+    rates: Float64
+    values: Float64
+    met: NDArray[np.bool_]
+
+
 @dataclass(frozen=True)
 class Split:
     """Mean seconds per stage of a group of requests, in the order in which a request passes them."""

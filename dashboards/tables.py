@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboards.content import ArmResult, Content
+from dashboards.documents import Difference
 from dashboards.numerals import number
 from dashboards.page import swatch, text
-from dashboards.result_files import Difference
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 RATES = {
@@ -29,17 +29,17 @@ def run_tables(arm: ArmResult) -> str:
         _row(title, [number(arm.metric(key))]) for key, title in RATES.items() if arm.metric(key) is not None
     )
     head = ["", "mean", "P50", "P90", "P99"]
-    latency_table = _table("Latencies over all completed requests [ms]", head, [latencies])
-    return f'<div class="grid">{latency_table}{_table("Rates over the whole run", ["", ""], [rates])}</div>'
+    latency_table = _table("Latencies over all completed requests [ms]", head, latencies)
+    return f'<div class="grid">{latency_table}{_table("Rates over the whole run", [], rates)}</div>'
 
 
 def arms_table(content: Content) -> str:
     """Metrics by arm, and beside every arm but the first how it differs from that one."""
-    arms = content.arms
+    arms, stacked = content.arms, _stacked(content)
     head = ["<th scope='col'><span class='muted'>metric</span></th>"]
     for index, arm in enumerate(arms):
         head.append(f"<th scope='col' class='arm'>{swatch(index)}{_breakable(arm.name)}</th>")
-        if index:
+        if index and not stacked:
             head.append(f"<th scope='col' class='arm'>against {_breakable(arms[0].name)}</th>")
     bodies = []
     for keys in _groups(content):
@@ -47,7 +47,8 @@ def arms_table(content: Content) -> str:
         if rows:
             bodies.append(f"<tbody>{rows}</tbody>")
     return (
-        f'<div class="scroll" tabindex="0"><table><caption><span>{text(_caption(content))}</span></caption>'
+        f'<div class="scroll" tabindex="0"><table{" class=many" if stacked else ""}>'
+        f"<caption><span>{text(_caption(content))}</span></caption>"
         f"<thead><tr>{''.join(head)}</tr></thead>{''.join(bodies)}</table></div>"
     )
 
@@ -58,12 +59,12 @@ def higher_is_better(metric: str) -> bool:
 
 
 def judgement(difference: Difference, metric: str) -> str:
-    """What an interval shows: better, worse, or no difference."""
+    """What an interval shows: better, worse, or that no difference is shown."""
     low, high = difference.ci_low, difference.ci_high
     if low is None or high is None:
         return ""
     if low <= 0 <= high:
-        return "no difference shown"
+        return "no difference"
     return "better" if (low > 0) == higher_is_better(metric) else "worse"
 
 
@@ -81,17 +82,24 @@ def _known(arms: Sequence[ArmResult], key: str) -> bool:
     return any(arm.metric(key) is not None for arm in arms)
 
 
+def _stacked(content: Content) -> bool:
+    """Whether differences stand below the values, since columns of their own would be too many."""
+    return len(content.arms) > 2
+
+
 def _arm_row(content: Content, key: str, title: str) -> str:
-    cells, narrow = [], len(content.arms) > 2
+    cells: list[str] = []
     first = content.arms[0].metric(key)
     for index, arm in enumerate(content.arms):
         value = arm.metric(key)
         cells.append(number(value))
         if index:
             difference = content.difference(arm.name, key)
-            cells.append(
-                _relative(first, value) if difference is None else _interval(difference, key, narrow=narrow)
-            )
+            lines = [_relative(first, value)] if difference is None else _interval(difference, key)
+            if _stacked(content):
+                cells[-1] += "".join(f"<br><small>{line}</small>" for line in lines)
+            else:
+                cells.append(" ".join(lines))
     deciding = content.comparison is not None and content.comparison.metric == key
     return _row(title, cells, "decides" if deciding else "")
 
@@ -102,19 +110,19 @@ def _relative(first: float | None, value: float | None) -> str:
     return _change(value / first - 1)
 
 
-def _interval(difference: Difference, key: str, *, narrow: bool) -> str:
-    """A difference with its interval, below it where there are many columns."""
+def _interval(difference: Difference, key: str) -> list[str]:
+    """A difference, and its interval with what that shows."""
     if difference.delta is None:
-        return "-"
+        return ["-"]
     shown = _signed(difference.delta)
     if difference.relative is not None:
         shown += f" ({_change(difference.relative)})"
     if difference.ci_low is None or difference.ci_high is None:
-        return shown
+        return [shown]
     word = judgement(difference, key)
     low, high = _signed(difference.ci_low), _signed(difference.ci_high)
     kind = word if word in ("better", "worse") else "muted"
-    return f"{shown}{'<br>' if narrow else ' '}<small>[{low}, {high}]</small> <small class='{kind}'>{word}</small>"
+    return [shown, f"<small>[{low}, {high}] <span class='{kind}'>{word}</span></small>"]
 
 
 def _breakable(name: str) -> str:
@@ -162,10 +170,9 @@ def _row(title: str, cells: Sequence[str], kind: str = "") -> str:
     return f"{opening}<th scope='row'>{text(title)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _table(caption: str, head: Sequence[str], bodies: Sequence[str]) -> str:
+def _table(caption: str, head: Sequence[str], rows: str) -> str:
     cells = "".join(f"<th scope='col'>{text(cell)}</th>" if cell else "<td></td>" for cell in head)
-    rows = "".join(f"<tbody>{body}</tbody>" for body in bodies)
     return (
         f'<div class="scroll" tabindex="0"><table><caption><span>{text(caption)}</span></caption>'
-        f"<thead><tr>{cells}</tr></thead>{rows}</table></div>"
+        f"{f'<thead><tr>{cells}</tr></thead>' if head else ''}<tbody>{rows}</tbody></table></div>"
     )

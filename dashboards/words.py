@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dashboards.content import ArmResult, Content
-from dashboards.numerals import number, percent
-from dashboards.result_files import Plan, Run
+from dashboards.documents import Plan
+from dashboards.numerals import limit, number, percent
+from dashboards.result_files import Run
 from dashboards.series import Band, Float64, Split
 
 DEFINITIONS = {
@@ -59,7 +60,7 @@ def _single(arm: ArmResult) -> list[str]:
     if not run.limits_ms:
         return [f"{done}: {rates}. The scenario sets no limits (slo), so none is judged.", tails(arm)]
     good = good_requests(run)
-    limits = " and ".join(f"{name.upper()} <= {number(limit)} ms" for name, limit in run.limits_ms.items())
+    limits = " and ".join(f"{name.upper()} ≤ {limit(most)} ms" for name, most in run.limits_ms.items())
     share = percent(good / summary.num_prompts)
     return [
         f"{share} of the requests met {limits}.",
@@ -103,24 +104,31 @@ def _side_by_side(arms: Sequence[ArmResult]) -> list[str]:
 
 
 def plan_words(plan: Plan) -> str:
-    """What a plan asks for."""
+    """What a plan asks for, what the scenario's own size can do, and what keeps it from more."""
+    sentences = []
+    at = "" if plan.request_rate is None else f" at {number(plan.request_rate)} requests/s"
     if plan.slo_met is False:
-        words = "The plan finds no size within the limits"
-        return f"{words}: {plan.binding_constraint} is broken." if plan.binding_constraint else f"{words}."
-    parts = []
-    if plan.replicas is not None:
-        gpus = "" if plan.gpus is None else f" ({plan.gpus} GPUs)"
-        parts.append(f"{plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}{gpus}")
+        sentences.append(f"No number of replicas was found that keeps the limits{at}.")
+    elif plan.replicas is not None:
+        details = [] if plan.gpus is None else [f"{plan.gpus} GPUs" if plan.gpus != 1 else "1 GPU"]
+        if plan.cost_per_hour is not None:
+            details.append(f"{number(plan.cost_per_hour)} per hour")
+        extra = f" ({', '.join(details)})" if details else ""
+        sentences.append(f"The limits{at} need {replicas(plan.replicas)}{extra}.")
     if plan.max_request_rate is not None:
-        parts.append(f"up to {number(plan.max_request_rate)} requests/s within the limits")
-    if plan.cost_per_hour is not None:
-        parts.append(f"{number(plan.cost_per_hour)} per hour at the scenario's price per GPU")
-    sentence = f"Plan: {', '.join(parts)}." if parts else "The plan holds no size."
-    return (
-        f"{sentence} What gives way first: {plan.binding_constraint}."
-        if plan.binding_constraint
-        else sentence
-    )
+        who = "The scenario's service" if plan.scenario_replicas is None else replicas(plan.scenario_replicas)
+        verb = "carries" if plan.scenario_replicas in (None, 1) else "carry"
+        sentences.append(f"{who} {verb} up to {number(plan.max_request_rate)} requests/s.")
+    if plan.explanation:
+        sentences.append(f"{plan.explanation[0].upper()}{plan.explanation[1:]}")
+    elif plan.binding_constraint:
+        sentences.append(f"What gives way first: {plan.binding_constraint}.")
+    return " ".join(sentences) or "The plan holds no size."
+
+
+def replicas(count: int) -> str:
+    """So many replicas."""
+    return "1 replica" if count == 1 else f"{count:,} replicas"
 
 
 def cdf_words(arms: Mapping[str, Float64], limit_ms: float | None) -> list[str]:

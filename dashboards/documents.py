@@ -1,0 +1,158 @@
+"""What the JSON and YAML files of results hold, as far as a page needs it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Part(BaseModel):
+    """A part of a result file; keys that no page needs may come and go."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ProfileName(_Part):
+    """Which measurements a run stands on."""
+
+    name: str
+    engine: str | None = None
+    hash: str | None = None
+
+
+class OwnSummary(_Part):
+    """What a summary holds under `sim`."""
+
+    profile: ProfileName
+    num_gpu_blocks: int
+    replicas: int = 1
+    gpus: int | None = None
+    seed: int | None = None
+    servetwin: str | None = None
+    max_model_len: int | None = None
+    preemptions: int = 0
+    prefix_hit_rate: float | None = None
+    kv_usage_mean: float | None = None
+    kv_usage_peak: float | None = None
+    busy_fraction: float | None = None
+    rejected: dict[str, int] = {}
+    extrapolated: dict[str, Any] = {}
+    warnings: list[str] = []
+
+
+class Summary(_Part):
+    """A result file of a run; every number at its top level is in `metrics`."""
+
+    model_id: str
+    num_prompts: int
+    completed: int
+    duration: float
+    request_rate: float | str | None = None
+    max_concurrency: int | None = None
+    sim: OwnSummary
+    metrics: dict[str, float] = {}
+
+
+class Limits(_Part):
+    """The limits of a scenario, None where there is none [ms]."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2el_ms: float | None = None
+
+
+class LockedScenario(_Part):
+    """The part of a resolved scenario that a page reads."""
+
+    slo: Limits = Limits()
+    hardware: dict[str, Any] = {}
+
+
+class Lock(_Part):
+    """A lock file: the scenario as it ran."""
+
+    scenario: LockedScenario
+
+
+class Arm(_Part):
+    """One side of a comparison: its name, what it sets, and its metrics over all replications."""
+
+    name: str
+    set: dict[str, Any] | list[str] | str | None = None
+    metrics: dict[str, Any]
+    directory: str | None = None
+    gpus: int | None = None
+    cost_per_hour: float | None = None
+
+
+class Difference(_Part):
+    """Paired difference of an arm to the first arm, with its confidence interval."""
+
+    arm: str
+    metric: str
+    delta: float | None
+    relative: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+
+
+class Warmup(_Part):
+    """How many of the first requests were left out of every replication, and by which rule."""
+
+    rule: str
+    removed: int
+    requests: int
+
+
+class Comparison(_Part):
+    """What `servetwin compare` found."""
+
+    arms: list[Arm]
+    differences: list[Difference] = []
+    winner: str | None = None
+    verdict: str
+    metric: str | None = None
+    replications: int | None = None
+    confidence: float | None = None
+    warmup: Warmup | None = None
+    engine_flags: str | None = None
+    engine_notes: list[str] = []
+    warnings: list[str] = []
+
+
+class PlanPoint(_Part):
+    """What was seen at one rate and size; without metrics where the queue would never drain."""
+
+    request_rate: float
+    replicas: int
+    met: bool
+    metrics: dict[str, float | None] | None = None
+
+
+class Plan(_Part):
+    """What `servetwin plan` found: replicas for the scenario's rate, and the greatest rate of its replicas."""
+
+    replicas: int | None = None
+    gpus: int | None = None
+    cost_per_hour: float | None = None
+    max_request_rate: float | None = None
+    slo_met: bool | None = None
+    binding_constraint: str | None = None
+    explanation: str | None = None
+    request_rate: float | None = None
+    scenario_replicas: int | None = None
+    saturation_rate: float | None = None
+    slo: list[str] = []
+    curve: list[PlanPoint] = []
+    replications: int | None = None
+    num_requests: int | None = None
+    seed: int | None = None
+    warnings: list[str] = []
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits by metric, from lines such as `p99_ttft_ms <= 1000`."""
+        found = (re.fullmatch(r"(\w+) *<= *([0-9.eE+]+)", line) for line in self.slo)
+        return {match[1]: float(match[2]) for match in found if match is not None}
