@@ -33,6 +33,7 @@ __all__ = ["CompiledCost", "StepCost", "StepParts", "compile_cost"]
 # tokens) take 4 us, which is launch, not work.
 EAGER_LAUNCH_S = 4e-6
 _NS = 1e9
+_TOLERANCE = 5e-4
 _COUNT = np.arange(4096, dtype=np.float64)
 
 
@@ -158,22 +159,25 @@ class CompiledCost:
         return max(1.0, self._host.floor_ns(sequences) + eager)
 
     def _compile_decode(self, num_seqs: int) -> _Decode:
-        terms, model = self._terms, self._terms.model
-        context = num_seqs * ladder(1, model.max_position_embeddings)
-        attention = through(context, _NS * terms.decode_attention(num_seqs, context, window=False))
-        windowed = None
-        if self.sliding_window is not None:
-            context = num_seqs * ladder(1, self.sliding_window)
-            windowed = through(context, _NS * terms.decode_attention(num_seqs, context, window=True))
+        terms = self._terms
         base = _NS * float(total(terms.layers(self._padded[num_seqs])) + total(terms.head(num_seqs)))
+        attention = self._attention(num_seqs, base, terms.model.max_position_embeddings, window=False)
         row = _Decode(
             whole=attention.shifted(base + self._host.overhead_ns(num_seqs)),
             attention=attention,
-            windowed=windowed,
+            windowed=self._attention(num_seqs, base, self.sliding_window, window=True)
+            if self.sliding_window is not None
+            else None,
             floor=self._floor_ns(num_seqs, num_seqs),
         )
         self._decodes[num_seqs] = row
         return row
+
+    def _attention(self, num_seqs: int, base: float, longest: int, *, window: bool) -> Segments:
+        """Attention of a decode by summed context [ns], within `_TOLERANCE` of the whole step at its knots."""
+        context = num_seqs * ladder(1, longest)
+        cost = _NS * self._terms.decode_attention(num_seqs, context, window=window)
+        return through(context, cost, _TOLERANCE * (base + cost))
 
     def _compile_mixed(self) -> _Mixed:
         padded = np.asarray(self._padded)

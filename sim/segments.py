@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,36 +11,41 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
 class Segments:
     """y = a[i] + b[i] x for breaks[i - 1] <= x < breaks[i]; the first and last segment extend to infinity."""
 
-    breaks: list[float]
-    a: list[float]
-    b: list[float]
+    __slots__ = ("_a", "_arrays", "_b", "_breaks")
+
+    def __init__(self, breaks: list[float], a: list[float], b: list[float]) -> None:
+        self._breaks, self._a, self._b = breaks, a, b
+        self._arrays = np.array(breaks), np.array(a), np.array(b)
+
+    def __len__(self) -> int:
+        return len(self._a)
 
     def at(self, x: int) -> float:
-        i = bisect_right(self.breaks, x)
-        return self.a[i] + self.b[i] * x
+        i = bisect_right(self._breaks, x)
+        return self._a[i] + self._b[i] * x
 
     def many(self, x: Float, first: int, last: int) -> Float:
         """Evaluate `at` on the ascending whole numbers x, from `first` to `last`, bit for bit."""
-        i = bisect_right(self.breaks, first)
-        if i == bisect_right(self.breaks, last):  # the common case: all in one segment
-            return x * self.b[i] + self.a[i]
-        index = np.searchsorted(self.breaks, x, side="right")
-        return x * np.asarray(self.b)[index] + np.asarray(self.a)[index]
+        i = bisect_right(self._breaks, first)
+        if i == bisect_right(self._breaks, last):  # the common case: all in one segment
+            return x * self._b[i] + self._a[i]
+        breaks, a, b = self._arrays
+        index = breaks.searchsorted(x, side="right")
+        return x * b[index] + a[index]
 
     def shifted(self, offset: float) -> Segments:
-        return Segments(self.breaks, [a + offset for a in self.a], self.b)
+        return Segments(self._breaks, [a + offset for a in self._a], self._b)
 
 
-def through(x: Float, y: Float, tolerance: float = 2e-4) -> Segments:
-    """Few connected segments between knots, within `tolerance` (relative) of every knot that they skip."""
-    xs, ys = x.tolist(), y.tolist()
+def through(x: Float, y: Float, slack: Float) -> Segments:
+    """Few connected segments between knots, no further than `slack` from every knot that they skip."""
+    xs, ys, slacks = x.tolist(), y.tolist(), slack.tolist()
     ends = [0]
     while ends[-1] < len(xs) - 1:
-        ends.append(_furthest(xs, ys, ends[-1], tolerance))
+        ends.append(_furthest(xs, ys, slacks, ends[-1]))
     slopes = [(ys[j] - ys[i]) / (xs[j] - xs[i]) for i, j in pairwise(ends)] or [0.0]
     starts = ends[: len(slopes)]
     return Segments(
@@ -51,15 +55,14 @@ def through(x: Float, y: Float, tolerance: float = 2e-4) -> Segments:
     )
 
 
-def _furthest(xs: list[float], ys: list[float], start: int, tolerance: float) -> int:
+def _furthest(xs: list[float], ys: list[float], slacks: list[float], start: int) -> int:
     """Find the last knot that a chord from `start` reaches while it passes near every knot between."""
     low, high = float("-inf"), float("inf")
     best = start + 1
     for j in range(start + 1, len(xs)):
-        run, rise = xs[j] - xs[start], ys[j] - ys[start]
+        run, rise, slack = xs[j] - xs[start], ys[j] - ys[start], slacks[j]
         if low <= rise / run <= high:
             best = j
-        slack = tolerance * abs(ys[j])
         low, high = max(low, (rise - slack) / run), min(high, (rise + slack) / run)
         if low > high:
             break
