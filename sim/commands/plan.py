@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, progress, put_json, render, say
 from sim.run_directory import json_text, new_directory
 from sim.studies.operating_point import MOST_REPLICATIONS
-from sim.studies.plan import Plan
+from sim.studies.plan import Plan, count_replicas
 from sim.studies.plan import plan as make_plan
 
 PLAN = "plan.json"
@@ -64,6 +64,7 @@ def plan(
 
 def print_plan(result: Plan) -> None:
     """Print every point and the answers."""
+    from rich.markup import escape  # noqa: PLC0415  only where tables are printed
     from rich.table import Table  # noqa: PLC0415
 
     out = console()
@@ -83,10 +84,12 @@ def print_plan(result: Plan) -> None:
         table.add_row(*cells, *values, met, str(point.replications or "-"), style="" if point.met else "dim")
     out.print(table)
     if result.stability_margin is None:
-        out.print(f"\n[bold]The limits cannot be met on {result.scenario_replicas} replicas, at any rate.[/]")
+        out.print(
+            f"\n[bold]The limits cannot be met on {count_replicas(result.scenario_replicas)}, at any rate.[/]"
+        )
     else:
         out.print(
-            f"\n[bold]greatest rate[/] on {result.scenario_replicas} replicas: "
+            f"\n[bold]greatest rate[/] on {count_replicas(result.scenario_replicas)}: "
             f"[bold]{result.max_request_rate:.4g} requests/s[/], {result.stability_margin:.0%} below saturation"
         )
     if result.replicas is not None and result.planned_stability_margin is not None:
@@ -95,6 +98,6 @@ def print_plan(result: Plan) -> None:
             f"({result.gpus} GPUs, {result.cost_per_hour:.2f} an hour), {result.planned_stability_margin:.0%} below "
             "saturation"
         )
-    out.print(f"what binds: {result.binding_constraint}: {result.explanation}")
+    out.print(f"what binds: {escape(result.explanation)}")
     for warning in result.warnings:
-        out.print(f"[yellow]note[/] {warning}")
+        out.print(f"[yellow]note[/] {escape(warning)}")

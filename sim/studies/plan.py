@@ -149,7 +149,7 @@ def _binding(
             f"even at a load so light that requests hardly meet, {seen}; the limit is {worst.limit_ms:g}.",
         )
     short = " through kv_cache" if edge.short_of_kv else ""
-    text = f"{seen} on {_replicas(here)}, above the limit of {worst.limit_ms:g}"
+    text = f"{seen} on {count_replicas(here)}, above the limit of {worst.limit_ms:g}"
     if short:
         text += ", where requests wait for KV blocks"
     if replicas is None:
@@ -163,12 +163,15 @@ def _close_call(result: Plan, points: OperatingPoints) -> list[str]:
         point = points.evaluated.get((result.request_rate, count or 0))
         if point is not None and point.stable and not point.sure:
             verb = "just keep" if point.met else "just miss"
-            text = f"a close call: {_replicas(point.replicas)} {verb} the limits at {point.request_rate:.4g} requests/s"
-            return [f"{text}, by less than {point.replications} runs can tell"]
+            text = (
+                f"{count_replicas(point.replicas)} {verb} the limits at {point.request_rate:.4g} requests/s"
+            )
+            return [f"a close call: {text}, by less than {point.replications} runs can tell"]
     return []
 
 
-def _replicas(count: int | None) -> str:
+def count_replicas(count: int | None) -> str:
+    """`1 replica`, `2 replicas`."""
     return f"{count} replica{'' if count == 1 else 's'}"
 
 
@@ -193,7 +196,7 @@ def _with_warnings(result: Plan, points: OperatingPoints) -> Plan:
     planned = result.planned_stability_margin
     if planned is not None and planned < _THIN_MARGIN:
         found.append(
-            f"{_replicas(result.replicas)} leave only {planned:.1%} to saturation at the planned rate"
+            f"{count_replicas(result.replicas)} leave only {planned:.1%} to saturation at the planned rate"
         )
     found += _close_call(result, points)
     if not points.random:
