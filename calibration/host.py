@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from calibration.decode_ticks import DecodeRun, read_decode_run
 from calibration.serving_rows import ServingRow, serving_rows
 from sim.cost import CompiledCost, compile_cost
 from sim.model import load_model
@@ -29,6 +30,9 @@ from sim.profile import SHIPPED, HostOverhead, Profile, load_profile, shipped_pr
 from workloads.errors import InputError
 
 Float = NDArray[np.float64]
+
+RUNS = {"rtx_pro_6000": "rtxpro6000_llama-3.1-8b_tp1"}
+"""Recorded runs of `real_runs_llmservingsim` on systems without serving rows."""
 
 _TOKENS = 8192  # max_num_batched_tokens of these runs
 _HUBER = 0.05  # relative error beyond which a row counts less
@@ -118,16 +122,52 @@ def with_own_work(profile: Profile, host: HostOverhead, rows: Sequence[ServingRo
     return host.model_copy(update={"cpu_base_s": base, "cpu_per_seq_s": per_seq})
 
 
+def fit_host_to_decodes(profile: Profile, run: DecodeRun) -> HostOverhead:
+    """Fit base and per sequence to the steps of one run's seconds of pure decode."""
+    model = load_model(run.model)
+    cost = compile_cost(
+        model,
+        profile.with_host(HostOverhead(base_s=0.0, source="none")),
+        max_num_batched_tokens=run.max_num_batched_tokens,
+        max_num_seqs=run.max_num_seqs,
+    )
+    kernels = [
+        Kernels(
+            seconds=1e-9 * cost.decode_ns(tick.num_seqs, tick.context_tokens, tick.context_tokens),
+            layers=model.num_layers,
+            sequences=tick.num_seqs,
+            tpot_s=tick.step_s,
+            curve_id=str(number),
+        )
+        for number, tick in enumerate(run.ticks)
+    ]
+    base, _, per_seq = _fit(kernels).tolist()
+    errors = _errors(kernels)
+    return HostOverhead(
+        base_s=base,
+        per_seq_s=per_seq,
+        source=f"{errors.rows} seconds of pure decode of {model.name} on {profile.name}, {run.engine}",
+        notes=f"step time: median {errors.held_out_median:.1%}, P90 {errors.held_out_p90:.1%}, each second left "
+        f"out in turn; kernels alone {errors.kernels_median:.1%} and {errors.kernels_p90:.1%}",
+    )
+
+
+def cross_validate(profile: Profile, rows: Sequence[ServingRow]) -> HostErrors:
+    """Errors on whole curves, each predicted by a fit to the others."""
+    return _errors(_kernels(profile, rows))
+
+
 def transferred(host: HostOverhead, origin: str) -> HostOverhead:
     """Take over the overhead of another system, and say so."""
     return host.model_copy(update={"source": f"taken over from {origin}, not measured here: {host.source}"})
 
 
-def fit_hosts(table: Path) -> dict[str, HostOverhead]:
-    """Fit every shipped profile that the table has rows of; the others take over those of H100.
+def fit_hosts(data: Path) -> dict[str, HostOverhead]:
+    """Fit every shipped profile that `data` has measurements for; the others take over those of H100.
 
     The host's own work is known from H100 alone (Qwen3-32B, vLLM 0.12), and taken over by all.
     """
+    table = data / "silicon_e2e" / "dense_vllm.csv"
     origin = "h100_sxm"
     reference = load_profile(origin)
     host = fit_host(reference, serving_rows(table, origin))
@@ -135,23 +175,22 @@ def fit_hosts(table: Path) -> dict[str, HostOverhead]:
     own_work = {"cpu_base_s": host.cpu_base_s, "cpu_per_seq_s": host.cpu_per_seq_s}
     hosts = {origin: host}
     for name in shipped_profiles():
-        rows = serving_rows(table, name)
-        if name != origin and rows:
+        if name == origin:
+            continue
+        if rows := serving_rows(table, name):
             hosts[name] = fit_host(load_profile(name), rows).model_copy(update=own_work)
-        elif name != origin:
+        elif name in RUNS:
+            run = read_decode_run(data / "real_runs_llmservingsim" / RUNS[name])
+            hosts[name] = fit_host_to_decodes(load_profile(name), run).model_copy(update=own_work)
+        else:
             hosts[name] = transferred(host, origin)
     return hosts
 
 
-def write_hosts(table: Path, folder: Path = SHIPPED) -> None:
+def write_hosts(data: Path, folder: Path = SHIPPED) -> None:
     """Fit the host overhead of the shipped profiles and write them, with it, to `folder`."""
-    for name, host in fit_hosts(table).items():
+    for name, host in fit_hosts(data).items():
         (folder / f"{name}.json").write_text(load_profile(name).with_host(host).to_json())
-
-
-def cross_validate(profile: Profile, rows: Sequence[ServingRow]) -> HostErrors:
-    """Errors on whole curves, each predicted by a fit to the others."""
-    return _errors(_kernels(profile, rows))
 
 
 def _kernels(profile: Profile, rows: Sequence[ServingRow]) -> list[Kernels]:
