@@ -23,7 +23,10 @@ class TenantConfig(BaseModel):
 
 
 def assign_tenants(trace: Trace, tenants: Mapping[str, TenantConfig], rng: np.random.Generator) -> Trace:
-    """Share the requests out by weight; requests of one session go to one tenant."""
+    """Share the requests out by weight; requests of one session go to one tenant.
+
+    A trace with prefix blocks but without sessions loses what requests of different tenants shared.
+    """
     if len(trace.tenant_names) > 1:
         raise ConfigError(
             f"workload.tenants: the trace has its own ({', '.join(trace.tenant_names)}); leave tenants out"

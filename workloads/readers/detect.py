@@ -85,14 +85,15 @@ def detect_format(path: str | Path) -> str:
 
 
 def _of_header(path: Path, text: str) -> str:
-    header = {name.strip().strip('"') for name in text.lstrip().splitlines()[0].split(",")}
+    first = text.strip().partition("\n")[0]
+    header = {name.strip().strip('"') for name in first.split(",")}
     hits = {name: len(columns & header) for name, columns in _CSV.items()}
     best = max(hits, key=lambda name: hits[name])
     if hits[best] >= min(_NEAR, len(_CSV[best])) or hits[best] == len(_CSV[best]):
         return best
     if hits["vidur"]:
         return "vidur"
-    raise _unknown(path, "the first line is " + shown(text.lstrip().splitlines()[0]))
+    raise _unknown(path, "the first line is " + shown(first))
 
 
 def _of_list(path: Path, text: str) -> str:
@@ -108,7 +109,7 @@ def _of_object(path: Path, text: str) -> str:
     head, _, rest = text.lstrip().partition("\n")
     try:
         first: Any = json.loads(head)
-    except ValueError:
+    except (ValueError, RecursionError):
         one_a_line = rest.lstrip()[:1] in {"{", ""}
         first = parse_json(path, 1 if one_a_line else None, head if one_a_line else text)
     name = _of_keys(first) if isinstance(first, dict) else None

@@ -88,8 +88,9 @@ def _talk(record: dict[str, Any]) -> tuple[str, bool]:
 
 
 def _warnings(benchmark: dict[str, Any]) -> list[str]:
-    strategy = (benchmark.get("config") or {}).get("strategy")
+    config = benchmark.get("config")
+    strategy = config.get("strategy") if isinstance(config, dict) else None
     kind = strategy.get("type_") or strategy.get("kind") if isinstance(strategy, dict) else None
-    if kind in {"concurrent", "throughput", "synchronous"}:
+    if kind in ("concurrent", "throughput", "synchronous"):
         return [f"a closed loop ({kind}): starts follow the server's answers; use max_concurrency instead"]
     return []

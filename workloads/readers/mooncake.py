@@ -9,7 +9,7 @@ from typing import Any
 from workloads.errors import TraceFormatError
 from workloads.readers.blocks import read_hashes
 from workloads.readers.draft import Draft
-from workloads.readers.source import json_time, json_whole, read_json_lines
+from workloads.readers.source import json_time, json_whole, read_json_lines, shown
 from workloads.trace import Int64, Trace, session_codes
 
 KEYS = ("timestamp", "input_length", "output_length")
@@ -35,7 +35,7 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
         output_tokens=output,
         failed=output == 0,
         names=KEYS,
-        session=_sessions(rows),
+        session=_sessions(path, rows),
         hashes=hashes,
         warnings=warnings,
     ).finish(drop_failed=drop_failed)
@@ -67,6 +67,11 @@ def _arrivals(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> Int64 |
     return json_time(path, lines, "timestamp", [row.get("timestamp") for _, row in rows], 1_000_000)
 
 
-def _sessions(rows: Sequence[tuple[int, dict[str, Any]]]) -> Int64 | None:
+def _sessions(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> Int64 | None:
     names = [row.get("session_id") for _, row in rows]
-    return None if all(name is None for name in names) else session_codes(names)
+    if all(name is None for name in names):
+        return None
+    for (line, _), name in zip(rows, names, strict=True):
+        if type(name) not in (str, int, type(None)):
+            raise TraceFormatError(path, line, f"session_id is {shown(name)}; text or a number is expected")
+    return session_codes(names)

@@ -17,6 +17,7 @@ from workloads.errors import TraceFormatError
 from workloads.trace import NS_PER_S, Int64
 
 _LARGEST = 2**62  # leaves room for sums in int64
+_DIGITS = 19  # a count of so many is beyond it
 _SHOWN = 40  # characters of a bad cell that a message repeats
 
 
@@ -73,12 +74,11 @@ class Table:
     def whole(self, name: str) -> Int64:
         """Return a column of non-negative whole numbers."""
         cells = self.columns[name]
-        if all(map(str.isdigit, cells)) and "".join(cells).isascii():
-            values = list(map(int, cells))
-            if max(values, default=0) < _LARGEST:
-                return np.array(values, dtype=np.int64)
+        text = "".join(cells)
+        if text.isascii() and all(map(str.isdigit, cells)) and max(map(len, cells)) < _DIGITS:
+            return np.array(list(map(int, cells)), dtype=np.int64)
         for row, cell in enumerate(cells):
-            if not (cell.isascii() and cell.isdigit() and int(cell[:20]) < _LARGEST):
+            if not (cell.isascii() and cell.isdigit() and len(cell) < _DIGITS):
                 self.fail(row, name, "a whole number of tokens is expected, as 128")
         raise AssertionError(name)
 
@@ -124,7 +124,7 @@ def _check_header(path: Path, kind: str, header: tuple[str, ...], required: Sequ
     for name in required:
         if header.count(name) != 1:
             wrong = "no" if name not in header else "more than one"
-            found = ", ".join(header)[:120]
+            found = " ".join(", ".join(header).split())[:120]
             raise TraceFormatError(
                 path,
                 1,
@@ -152,14 +152,15 @@ def parse_json(path: Path, line: int | None, text: str) -> Any:  # noqa: ANN401 
     """Return the JSON value in `text`; a truncated one is an error at its line."""
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        if isinstance(error, RecursionError):
-            raise TraceFormatError(path, line, "JSON nested too deeply for a trace") from None
+    except RecursionError:
+        raise TraceFormatError(path, line, "JSON nested too deeply for a trace") from None
+    except json.JSONDecodeError as error:
         where = line if line is not None else error.lineno
         cut = " (cut off?)" if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg else ""
-        raise TraceFormatError(
-            path, where, f"not valid JSON{cut}: {error.msg}, column {error.colno}"
-        ) from None
+        message = f"not valid JSON{cut}: {error.msg}, column {error.colno}"
+        raise TraceFormatError(path, where, message) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise TraceFormatError(path, line, f"not usable JSON: {error}") from None
 
 
 def json_whole(path: Path, lines: Sequence[int | None], name: str, values: Sequence[Any]) -> Int64:

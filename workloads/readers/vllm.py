@@ -103,7 +103,8 @@ def _warnings(run: dict[str, Any]) -> list[str]:
         limit = run["max_concurrency"]
         what = "hand-over to the client" if "queue_times" in run else "sending"
         notes.append(f"sent with max_concurrency {limit}: arrivals are times of {what}, not of a user")
-    gaps = _gaps(run.get("itls") or [])
+    itls = run.get("itls")
+    gaps = _gaps(itls if isinstance(itls, list) else [])
     if gaps.size:
         share = float(np.mean(gaps < _NEAR_ZERO_S))
         if share > _STARVED_SHARE:
