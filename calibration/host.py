@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from calibration.decode_ticks import DecodeRun, read_decode_run
-from calibration.serving_rows import ServingRow, serving_rows
+from calibration.serving_rows import ServingRow, open_loop_rows, serving_rows
 from sim.cost import CompiledCost, compile_cost
 from sim.model import load_model
 from sim.profile import SHIPPED, HostOverhead, Profile, load_profile, shipped_profiles
@@ -90,7 +90,7 @@ def _steady_token_s(cost: CompiledCost, row: ServingRow) -> float:
     context = round(seqs * mean)
     window = round(seqs * min(mean, cost.sliding_window or mean))
     step = cost.decode_ns(seqs, context, window)
-    added, computed, left = 0, 0, round(row.input_tokens)
+    added, computed, left = 0, 0, 0 if row.cached_prompts else round(row.input_tokens)
     while left:
         new = min(left, _TOKENS - seqs)
         added += cost.mixed_ns(seqs, context, window, ((new, computed),)) - step
@@ -103,7 +103,7 @@ def fit_host(profile: Profile, rows: Sequence[ServingRow]) -> HostOverhead:
     kernels = _kernels(profile, rows)
     base, per_layer, per_seq = _fit(kernels).tolist()
     errors = _errors(kernels)
-    models = ", ".join(sorted({row.model for row in rows}))
+    models = ", ".join(sorted({load_model(row.model).name for row in rows}))
     return HostOverhead(
         base_s=base,
         per_layer_s=per_layer,
@@ -170,7 +170,8 @@ def fit_hosts(data: Path) -> dict[str, HostOverhead]:
     table = data / "silicon_e2e" / "dense_vllm.csv"
     origin = "h100_sxm"
     reference = load_profile(origin)
-    host = fit_host(reference, serving_rows(table, origin))
+    stages = open_loop_rows(data / "vllm_h100_perrequest" / "experiments.csv")
+    host = fit_host(reference, serving_rows(table, origin) + stages)
     host = with_own_work(reference, host, serving_rows(table, origin, "nvidia_internal"))
     own_work = {"cpu_base_s": host.cpu_base_s, "cpu_per_seq_s": host.cpu_per_seq_s}
     hosts = {origin: host}

@@ -32,10 +32,12 @@ class ServingRow:
     concurrency: int
     decoding: float
     tpot_s: float
+    cached_prompts: bool = False
+    """Nearly every prompt was in the prefix cache: prefill costs next to nothing."""
 
     @property
     def async_scheduling(self) -> bool:
-        return self.source_class == "inferencex"
+        return self.source_class != "nvidia_internal"
 
 
 def serving_rows(
@@ -51,6 +53,40 @@ def serving_rows(
     except (KeyError, ValueError) as error:
         raise InputError(f"{path}: not a table of serving rows ({error!r})") from error
     return [row for row in rows if system in {None, row.system} and source_class in {None, row.source_class}]
+
+
+def open_loop_rows(path: Path) -> list[ServingRow]:
+    """Stages of `vllm_h100_perrequest` that were not overloaded, as steady states.
+
+    By Little's law `rate x (E2E - TTFT)` sequences decode. The runs cycle 100 prompts with prefix caching on.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            raw = list(csv.DictReader(file))
+        return [_stage(row) for row in raw if row["stage"] != "-1" and row["overloaded_in_source"] == "0"]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{path}: not a table of open-loop stages ({error!r})") from error
+
+
+def _stage(row: dict[str, str]) -> ServingRow:
+    decoding = float(row["rate_rps"]) * (float(row["e2e_ms_mean"]) - float(row["ttft_ms_mean"])) * 1e-3
+    return ServingRow(
+        system="h100_sxm",
+        source_class="open_loop",
+        model=row["model"],
+        curve_id=row["experiment"],
+        tensor_parallel_size=int(row["tp"]),
+        weight_dtype="auto",
+        kv_cache_dtype="auto",
+        input_tokens=float(row["prompt_len_mean"]),
+        output_tokens=float(row["output_len_requested"]),
+        concurrency=max(1, round(decoding)),
+        decoding=decoding,
+        tpot_s=float(row["itl_derived_ms_requested_outlen"]) * 1e-3,
+        cached_prompts=True,
+    )
 
 
 def _row(row: dict[str, str]) -> ServingRow:

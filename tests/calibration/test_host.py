@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from calibration.host import cross_validate, fit_host, kernel_time, transferred, with_own_work
-from calibration.serving_rows import ServingRow, serving_rows
+from calibration.serving_rows import ServingRow, open_loop_rows, serving_rows
 from sim.profile import HostOverhead
 from tests.sim.doubles import ClosedFormProfile
 from workloads.errors import InputError
@@ -111,3 +111,23 @@ def test_a_table_is_read_by_its_definitions(tmp_path):
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="not a table of serving rows"):
         serving_rows(path)
+
+
+def test_stages_of_an_open_loop_are_steady_states(tmp_path):
+    path = tmp_path / "stages.csv"
+    header = "experiment,stage,model,tp,overloaded_in_source,rate_rps,e2e_ms_mean,ttft_ms_mean"
+    header += ",itl_derived_ms_requested_outlen,prompt_len_mean,output_len_requested"
+    path.write_text(
+        f"{header}\n"
+        "a,-1,meta-llama/Llama-2-7b-hf,1,0,,2000,30,8,590,247\n"
+        "a,0,meta-llama/Llama-2-7b-hf,1,0,5,2030,30,8,590,247\n"
+        "b,0,meta-llama/Llama-2-7b-hf,1,1,5,9030,30,8,590,247\n"
+    )
+    (row,) = open_loop_rows(path)
+    assert (row.decoding, row.concurrency, row.tpot_s) == (10.0, 10, 0.008)  # Little: 5 / s x 2 s
+    assert row.async_scheduling
+    uncached = replace(row, cached_prompts=False)
+    assert kernel_time(PROFILE, row).seconds < kernel_time(PROFILE, uncached).seconds
+    path.write_text("a\n1\n")
+    with pytest.raises(InputError, match="not a table of open-loop stages"):
+        open_loop_rows(path)
