@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from workloads.errors import ConfigError
 from workloads.trace import Int64
 
 Float64 = NDArray[np.float64]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=2**40)]
+
+_CLOSE = 1e-4  # relative error of a mean
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -119,7 +122,12 @@ class LognormalLengths(BaseModel):
                 low = mu
             else:
                 high = mu
-        return (low + high) / 2
+        if abs(self._log_mean(low) - target) > _CLOSE:
+            raise ConfigError(
+                f"lognormal: mean {law.mean:g} is too near a bound, of low {law.low} and high {law.high}, "
+                f"to be reached with sigma {law.sigma:g}; move it to the middle, or widen the bounds"
+            )
+        return low
 
     def at(self, u: Float64) -> Int64:
         """Return the lengths at the probabilities `u`."""
