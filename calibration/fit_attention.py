@@ -24,6 +24,7 @@ ROWS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 38
 PREFILL_BANDWIDTH = np.array([0.2, 0.8, 0.4])
 DECODE_BANDWIDTH = np.array([0.4, 0.5, 0.6])
 """Of the local regression in log2(rows), log2(KV heads) and the group coordinate."""
+BEYOND_L2 = 4.0
 FIT_ROWS = 3000
 
 
@@ -132,18 +133,37 @@ def fit_decode(table: Table, kv_dtype: str, device: Device) -> DecodeCurve:
         kv_bytes=KV_BYTES[kv_dtype],
         regimes=(),
     )
+    streaming = _streaming_bytes_per_s(table, curve.kv_bytes, device)
     regimes = [
-        _decode_regime(curve, part, head_dim, window, device) for head_dim, window, part in _split(table)
+        _decode_regime(curve, part, (head_dim, window), device, streaming)
+        for head_dim, window, part in _split(table)
     ]
     return curve.model_copy(update={"regimes": tuple(regimes)})
 
 
+def _streaming_bytes_per_s(table: Table, kv_bytes: float, device: Device) -> float:
+    """Bandwidth of rows whose cache exceeds L2 many times: three quarters of them are slower."""
+    moved = 2 * kv_bytes * table.number("kv_heads") * table.number("head_dim")
+    moved = moved * table.number("batch") * table.number("kv_len")
+    far = (table.number("window") == 0) & (moved > BEYOND_L2 * device.l2_bytes)
+    if not far.any():
+        return 0.85 * device.hbm_bytes_per_s
+    return float(np.quantile(moved[far] / table.time_s[far], 0.75))
+
+
 def _decode_regime(
-    curve: DecodeCurve, part: Table, head_dim: int, window: int, device: Device
+    curve: DecodeCurve, part: Table, kind: tuple[int, int], device: Device, streaming: float
 ) -> DecodeRegime:
+    head_dim, window = kind
+
     def regime(p: Float) -> DecodeRegime:
         return DecodeRegime(
-            head_dim=head_dim, window=window, launch_s=p[0], bytes_per_s=p[1], query_s_per_value=p[2]
+            head_dim=head_dim,
+            window=window,
+            launch_s=p[0],
+            bytes_per_s=p[1],
+            hbm_bytes_per_s=streaming,
+            query_s_per_value=p[2],
         )
 
     def predict(rows: Table, fit: DecodeRegime) -> Float:

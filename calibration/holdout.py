@@ -62,7 +62,7 @@ def _gemm(rows: Collection, profile: Profile) -> Iterator[Residual]:
         judged = mine & (table.number("n") >= BIG) & (table.number("k") >= BIG)
         what = f"(n, k) of at least {BIG}"
         if dtype == "fp8_block":
-            judged[mine] &= ~hidden_by_host(table.where(mine))
+            judged[mine] &= ~hidden_by_host(table.where(mine), profile.gemm["fp8"])[0]
             mine &= judged
             what += ", rows above the host's launch"
         curve = profile.gemm[dtype]

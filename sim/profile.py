@@ -129,10 +129,17 @@ class Profile(Model):
         window: int,
         num_seqs: ArrayLike,
         context_tokens: ArrayLike,
+        *,
+        from_hbm: bool = False,
     ) -> Float:
-        """One new token for each of `num_seqs` sequences whose contexts sum to `context_tokens`; one layer."""
+        """One new token for each of `num_seqs` sequences whose contexts sum to `context_tokens`; one layer.
+
+        As measured on one cache read over and over; `from_hbm` is for a cache that other layers pushed out of
+        L2 meanwhile.
+        """
+        layout = (heads, kv_heads, head_dim, window)
         curve = self._pick("decode_attention", self.decode_attention, kv_dtype)
-        return curve.seconds(heads, kv_heads, head_dim, window, num_seqs, context_tokens)
+        return curve.seconds(*layout, num_seqs, context_tokens, from_hbm=from_hbm)
 
     def attention_launch_s(
         self,

@@ -18,7 +18,9 @@ class DecodeRegime(Model):
     window: NonNegativeInt
     launch_s: PositiveFloat
     bytes_per_s: PositiveFloat
-    """Of keys and values far larger than the L2 cache; smaller ones are faster by the table."""
+    """As fitted to all rows; the table corrects it."""
+    hbm_bytes_per_s: PositiveFloat
+    """Of keys and values far larger than the L2 cache."""
     query_s_per_value: NonNegativeFloat
     """Per sequence, query head and channel."""
     table: LogTable | None = None
@@ -28,7 +30,10 @@ class DecodeCurve(Curve):
     """t = (t0 + KV bytes / W + queries) exp(R): bandwidth-bound (one pass over the cache), as measured.
 
     R is the table's log factor at (context per sequence, sequences x KV heads, KV heads, group size). The
-    measurements have equal contexts in a batch; unequal ones enter by their sum, see `calibration.skew`.
+    measurements have equal contexts in a batch; unequal ones enter by their sum.
+
+    The measurements read one cache again and again, so what fits into L2 came from L2. A served model reads
+    the other layers in between: `from_hbm` bounds the time from below by KV bytes at `hbm_bytes_per_s`.
     """
 
     kv_bytes: PositiveFloat
@@ -58,6 +63,8 @@ class DecodeCurve(Curve):
         window: int,
         num_seqs: ArrayLike,
         context_tokens: ArrayLike,
+        *,
+        from_hbm: bool = False,
     ) -> Float:
         fit = pick_regime(self.regimes, head_dim, window)
         b, c = floats(num_seqs), floats(context_tokens)
@@ -70,4 +77,9 @@ class DecodeCurve(Curve):
         kv = floats(kv_heads)
         group = group_coordinate(floats(heads) / kv)
         coordinates = (np.log2(mean), np.log2(b * kv), np.log2(kv), group)
-        return base * np.exp(fit.table.log_factor(*coordinates))
+        measured = base * np.exp(fit.table.log_factor(*coordinates))
+        if not from_hbm:
+            return measured
+        read = np.minimum(c, b * window) if window > 0 else c
+        streamed = 2.0 * self.kv_bytes * kv * head_dim * read / fit.hbm_bytes_per_s
+        return np.maximum(measured, fit.launch_s + streamed)

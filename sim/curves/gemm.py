@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sim.curves.table import LogTable
 from sim.curves.term import Curve, Float, Model, floats
@@ -27,9 +27,10 @@ class GemmCurve(Curve):
     """Roofline over waves of tiles, times a measured correction.
 
     t = (t0 + (compute^p + memory^p)^(1/p)) exp(R): a smooth maximum of
-    compute = min over tiles of waves x (2 tile_m tile_n k / rate + start), where
-    waves = ceil(ceil(m / tile_m) ceil(n / tile_n) / SMs) (wave quantisation as in NVIDIA's "Matrix
-    Multiplication Background User's Guide"), and memory = (weights + input + output bytes) / W.
+    compute = min over tiles of waves x (2 tile_m tile_n k / rate + start), where the waves lie between
+    x = max(1, ceil(m / tile_m) ceil(n / tile_n) / SMs) and ceil(x), `quantised` of the way (wave quantisation
+    as in NVIDIA's "Matrix Multiplication Background User's Guide"; kernels that split or stream tiles show
+    less of it), and memory = (weights + input + output bytes) / W.
     R is the table's log factor at (m, n, k), local regression over measured shapes. Beyond the measured
     range R keeps its edge value and the base extrapolates.
     """
@@ -37,6 +38,7 @@ class GemmCurve(Curve):
     launch_s: PositiveFloat
     bytes_per_s: PositiveFloat
     sharpness: PositiveFloat
+    quantised: float = Field(ge=0, le=1)
     sms: PositiveInt
     tiles: tuple[Tile, ...]
     weight_bytes: PositiveFloat
@@ -45,7 +47,8 @@ class GemmCurve(Curve):
     def base(self, m: Float, n: Float, k: Float) -> Float:
         compute = np.asarray(np.inf)
         for tile in self.tiles:
-            waves = np.ceil(np.ceil(m / tile.m) * np.ceil(n / tile.n) / self.sms)
+            filled = np.maximum(np.ceil(m / tile.m) * np.ceil(n / tile.n) / self.sms, 1.0)
+            waves = filled + self.quantised * (np.ceil(filled) - filled)
             compute = np.minimum(
                 compute, waves * (2.0 * tile.m * tile.n * k / tile.flops_per_s + tile.start_s)
             )
