@@ -24,7 +24,7 @@ from sim.studies.flags import engine_flags
 from sim.studies.observations import METRICS, Observations, split_metric
 from sim.studies.paired_runs import OnRun, PairedRuns
 from sim.studies.pairs import Difference, Estimates, verdict
-from sim.studies.statistics import CONFIDENCE, Float64, means, mser5, paired_draws
+from sim.studies.statistics import CONFIDENCE, Float64, count_blocks, means, mser5, paired_draws
 from sim.studies.stream import replication_seeds
 from workloads.build import Workload
 
@@ -51,11 +51,15 @@ class Arm:
 
 @dataclass(frozen=True)
 class Warmup:
-    """How many of the first requests were left out of every replication, of how many, and by which rule."""
+    """How many of the first requests were left out of every replication, of how many, and by which rule.
+
+    `by_arm` is what the rule finds in each arm; the longest counts for all.
+    """
 
     rule: str
     removed: int
     requests: int
+    by_arm: Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +120,13 @@ def compare(
     metric = _metric(metric, base)
     seeds = replication_seeds(base.seed, replications)
     runs = PairedRuns(scenarios, [build(arm.scenario) for arm in scenarios], seeds, on_run)
-    warmup = _warmup(runs.observations, metric, base)
+    names = [arm.name for arm in scenarios]
+    warmup = _warmup(names, runs.observations, metric, base)
     samples = [[sample.since(warmup.removed) for sample in arm] for arm in runs.observations]
     rng = np.random.default_rng(np.random.SeedSequence([base.seed, _BOOTSTRAP]))
-    names = [arm.name for arm in scenarios]
-    estimates = Estimates(names, np.array([means(arm) for arm in samples]), paired_draws(samples, rng))
+    estimates = Estimates(
+        names, np.array([means(arm) for arm in samples]), paired_draws(samples, rng), count_blocks(samples[0])
+    )
     known = [name for name in METRICS if name != "request_goodput" or base.slo.limits_ms]
     arms = tuple(_arm(scenario, estimates, at, known, runs) for at, scenario in enumerate(scenarios))
     winner = estimates.winner(metric)
@@ -155,7 +161,9 @@ def _metric(metric: str | None, scenario: Scenario) -> str:
     return metric
 
 
-def _warmup(observations: Sequence[Sequence[Observations]], metric: str, scenario: Scenario) -> Warmup:
+def _warmup(
+    names: Sequence[str], observations: Sequence[Sequence[Observations]], metric: str, scenario: Scenario
+) -> Warmup:
     """The longest warm-up that MSER-5 finds in any arm, in the latency's mean over replications (Welch's view).
 
     All arms and replications lose the same requests, so that the pairs stay. A load without a steady state (a trace
@@ -164,12 +172,13 @@ def _warmup(observations: Sequence[Sequence[Observations]], metric: str, scenari
     least = min(len(sample) for arm in observations for sample in arm)
     workload = scenario.workload
     if not workload.constant_rate and workload.max_concurrency is None:
-        return Warmup("none: the load has no steady state, all of it counts", 0, least)
+        return Warmup("none: the load has no steady state, all of it counts", 0, least, {})
     latency = (split_metric(metric) or ("", "e2el"))[1]
-    removed = max(
-        mser5(_average([getattr(sample, f"{latency}_ms")[:least] for sample in arm])) for arm in observations
-    )
-    return Warmup(f"MSER-5 on {latency} in order of arrival", removed, least)
+    found = {
+        name: mser5(_average([getattr(sample, f"{latency}_ms")[:least] for sample in arm]))
+        for name, arm in zip(names, observations, strict=True)
+    }
+    return Warmup(f"MSER-5 on {latency} in order of arrival", max(found.values()), least, found)
 
 
 def _average(series: Sequence[Float64]) -> Float64:
@@ -200,9 +209,11 @@ def _arm(scenario: ArmScenario, estimates: Estimates, at: int, known: Sequence[s
 def _cautions(arms: Sequence[Arm], warmup: Warmup, runs: PairedRuns) -> list[str]:
     """What a reader of the numbers should know."""
     found: list[str] = []
-    if warmup.removed >= 0.45 * warmup.requests:
+    restless = [name for name, removed in warmup.by_arm.items() if removed >= 0.45 * warmup.requests]
+    if restless:
         found.append(
-            "latencies still change half-way through the run: no steady state was reached, and an arm may be overloaded"
+            f"{', '.join(restless)}: latencies still change half-way through the run; no steady state was reached, "
+            "most likely for overload"
         )
     if len({arm.completed for arm in arms}) > 1:
         counts = ", ".join(f"{arm.name} {arm.requests - arm.completed}" for arm in arms)

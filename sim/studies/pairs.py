@@ -37,11 +37,12 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """Metrics of all arms: as they are [arm, metric], and as resampled [draw, arm, metric]."""
+    """Metrics of all arms: as they are [arm, metric], and as resampled over `blocks` [draw, arm, metric]."""
 
     names: Sequence[str]
     values: Float64
     draws: Float64
+    blocks: int
 
     def value(self, arm: int, metric: str) -> float | None:
         """One metric of one arm."""
@@ -55,7 +56,7 @@ class Estimates:
         if mine is None or other is None:
             return Difference(self.names[arm], metric, None, None, None, None)
         delta = mine - other
-        low, high = interval(self.draws[:, arm, at] - self.draws[:, base, at]) or (None, None)
+        low, high = interval(self.draws[:, arm, at] - self.draws[:, base, at], self.blocks) or (None, None)
         return Difference(self.names[arm], metric, delta, delta / abs(other) if other else None, low, high)
 
     def ranking(self, metric: str) -> list[int]:

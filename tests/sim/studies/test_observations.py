@@ -1,0 +1,99 @@
+"""Metrics of studies are those of a run's summary, over any selection of requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sim.metrics import serving_metrics
+from sim.studies.observations import METRICS, observe, split_metric
+from tests.sim.doubles import AffineCost
+from tests.sim.engines import run, trace_of
+
+SLO = {"ttft": 9.0, "tpot": 2.0}
+
+
+@pytest.fixture
+def outcome():
+    """Sixty requests with preemptions, a refused one every seventh, and some of a single token."""
+    rng = np.random.default_rng(0)
+    arrivals = np.cumsum(rng.integers(0, 4_000_000, 60)).tolist()
+    requests = [
+        (at, 200 if i % 7 == 3 else int(rng.integers(1, 60)), 1 if i % 5 == 0 else int(rng.integers(2, 20)))
+        for i, at in enumerate(arrivals)
+    ]
+    cost = AffineCost(per_seq_ns=100_000, per_prefill_token_ns=20_000)
+    return run(trace_of(*requests), cost, usable_blocks=40)
+
+
+def test_the_numbers_of_the_summary(outcome):
+    requests, replicas = outcome
+    assert requests.columns["preemptions"].sum() > 0
+    summary = serving_metrics(requests, replicas, SLO)
+    seen = observe(requests, SLO)
+    values = dict(zip(METRICS, seen.estimate(np.ones(len(seen), dtype=np.int64)), strict=True))
+    assert summary["failed"] > 0
+    for name, value in values.items():
+        assert value == pytest.approx(summary[name], rel=1e-9), name
+    assert seen.latency("p95", "ttft") == pytest.approx(summary["p95_ttft_ms"])
+
+
+def test_weights_are_repetitions(outcome):
+    seen = observe(outcome[0], SLO)
+    weights = np.random.default_rng(1).integers(0, 4, len(seen))
+    values = dict(zip(METRICS, seen.estimate(weights), strict=True))
+    repeated = np.repeat(seen.e2el_ms, weights)
+    repeated = repeated[~np.isnan(repeated)]
+    assert values["mean_e2el_ms"] == pytest.approx(repeated.mean())
+    assert values["p90_e2el_ms"] == pytest.approx(np.percentile(repeated, 90))
+    assert values["median_e2el_ms"] == pytest.approx(np.median(repeated))
+    elapsed = np.repeat(seen.elapsed_s, weights).sum()
+    assert values["request_goodput"] == pytest.approx(np.repeat(seen.good, weights).sum() / elapsed)
+
+
+@pytest.mark.parametrize("gap_ns", [0, 100_000_000])
+def test_shares_of_the_duration_sum_to_it(gap_ns):
+    # All at once, departures set the pace; far apart, arrivals do.
+    requests, _ = run(trace_of(*((i * gap_ns, 10, 5) for i in range(40))), AffineCost())
+    seen = observe(requests, {})
+    assert seen.elapsed_s.sum() == pytest.approx(requests.duration_ns / 1e9)
+    assert seen.elapsed_s.min() >= 0
+
+
+def test_a_refused_request_is_not_good_and_has_no_latency():
+    requests, _ = run(trace_of((0, 4, 3), (5, 500, 3), (9, 4, 3)), AffineCost(), max_model_len=100)
+    seen = observe(requests, {"e2el": 1e9})
+    assert seen.good.tolist() == [True, False, True]
+    assert np.isnan(seen.ttft_ms).tolist() == [False, True, False]
+    assert seen.output_tokens.tolist() == [3, 0, 3]
+
+
+def test_all_refused_leaves_rates_of_zero_and_no_latencies():
+    requests, _ = run(trace_of((0, 500, 3), (1_000_000, 500, 3)), AffineCost(), max_model_len=100)
+    values = dict(zip(METRICS, observe(requests, SLO).estimate(np.ones(2, dtype=np.int64)), strict=True))
+    assert values["request_throughput"] == values["request_goodput"] == 0
+    assert np.isnan(values["mean_ttft_ms"])
+    assert np.isnan(values["mean_itl_ms"])
+
+
+def test_the_first_can_be_left_out(outcome):
+    seen = observe(outcome[0], SLO)
+    later = seen.since(20)
+    assert len(later) == 40
+    assert later.latency("mean", "ttft") == pytest.approx(np.nanmean(seen.ttft_ms[20:]))
+
+
+@pytest.mark.parametrize(
+    ("metric", "parts"),
+    [
+        ("p99_ttft_ms", ("p99", "ttft")),
+        ("p99.9_tpot_ms", ("p99.9", "tpot")),
+        ("mean_e2el_ms", ("mean", "e2el")),
+        ("p99_itl_ms", None),
+        ("p100_ttft_ms", None),
+        ("max_ttft_ms", None),
+        ("p99_ttft", None),
+    ],
+)
+def test_names_of_metrics(metric, parts):
+    assert split_metric(metric) == parts
