@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboards.content import Content
-from dashboards.numerals import number, percent
+from dashboards.numerals import limit, number, percent
 from dashboards.page import text
 from dashboards.result_files import Run
 from dashboards.words import DEFINITIONS, replicas
@@ -16,7 +16,7 @@ def title(content: Content) -> str:
     """What was simulated, in a line."""
     runs = list(content.runs.values())
     if not runs:
-        return "Servetwin report"
+        return "Capacity plan" if content.plan is not None and not content.arms else "Servetwin report"
     models = dict.fromkeys(run.summary.model_id for run in runs)
     machines = dict.fromkeys(run.summary.sim.profile.name for run in runs)
     return f"{', '.join(models)} on {', '.join(machines)}"
@@ -25,7 +25,7 @@ def title(content: Content) -> str:
 def subtitle(content: Content) -> str:
     """Kind of page, size of the service, and its load."""
     kinds = {True: "comparison", False: "run" if len(content.arms) == 1 else "runs side by side"}
-    kind = kinds[content.comparison is not None] if content.arms else "capacity plan"
+    kind = kinds[content.comparison is not None] if content.arms else "plan"
     parts = [f"Servetwin {kind}"]
     if content.comparison is not None or len(content.arms) > 1:
         parts.append(f"{len(content.arms)} arms")
@@ -75,7 +75,7 @@ def plan_facts(content: Content) -> str:
         return ""
     size = None if plan.replicas is None else f"{plan.replicas:,}"
     rows = [
-        ("Limits", ", ".join(plan.slo) or None),
+        ("Limits", ", ".join(f"{name} ≤ {limit(most)}" for name, most in plan.slo.items()) or None),
         ("Request rate planned for", _rate(plan.request_rate)),
         ("Replicas for it", size if plan.gpus is None or size is None else f"{size} ({plan.gpus:,} GPUs)"),
         ("Their cost per hour", None if plan.cost_per_hour is None else number(plan.cost_per_hour)),

@@ -105,18 +105,26 @@ def plan(content: Content) -> list[Plot]:
     found = content.plan
     if found is None:
         return []
-    marks = {"greatest rate": found.max_request_rate, "queue no longer drains": found.saturation_rate}
+    marks = {"greatest rate": found.max_request_rate, "saturation": found.saturation_rate}
     plots: list[Plot] = []
-    for metric in dict.fromkeys([*found.limits, *_metrics(found)]):
+    for metric in dict.fromkeys([*found.slo, *_metrics(found)]):
         curves = _curves(found, metric)
         if not curves:
             continue
         figure = figures.plan_curve(
-            curves, metric, found.limits.get(metric), {name: rate for name, rate in marks.items() if rate}
+            curves, metric, found.slo.get(metric), {name: rate for name, rate in marks.items() if rate}
         )
         points = sum(curve.rates.size for curve in curves.values())
         summary = f"{metric} at {points} combinations of request rate and replicas."
-        plots.append(Plot(f"plan-{len(plots)}", metric, figure, [summary], "Crosses: a limit is broken."))
+        plots.append(
+            Plot(
+                f"plan-{len(plots)}",
+                metric,
+                figure,
+                [summary],
+                "Crosses: a limit is broken. Saturation: from there on the queue never drains.",
+            )
+        )
     return plots
 
 

@@ -80,7 +80,8 @@ def read_directory(directory: Path) -> Content:
         ]
         return Content(arms, comparison, plan)
     if (directory / SUMMARY).is_file():
-        return Content([_of_run(read_run(directory))], plan=plan)
+        # not the name of the folder, which is another one while a command still fills it
+        return Content([_of_run(read_run(directory, "run"))], plan=plan)
     if plan is not None:
         return Content([], plan=plan)
     raise ConfigError(f"{directory}: holds no results ({SUMMARY}, {COMPARISON} or {PLAN})")

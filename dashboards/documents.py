@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -144,15 +143,9 @@ class Plan(_Part):
     request_rate: float | None = None
     scenario_replicas: int | None = None
     saturation_rate: float | None = None
-    slo: list[str] = []
+    slo: dict[str, float] = {}
     curve: list[PlanPoint] = []
     replications: int | None = None
     num_requests: int | None = None
     seed: int | None = None
     warnings: list[str] = []
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits by metric, from lines such as `p99_ttft_ms <= 1000`."""
-        found = (re.fullmatch(r"(\w+) *<= *([0-9.eE+]+)", line) for line in self.slo)
-        return {match[1]: float(match[2]) for match in found if match is not None}

@@ -78,7 +78,7 @@ def stage_bars(arms: Mapping[str, Sequence[Split]]) -> go.Figure:
         if not any(times_ms):
             continue
         colour = theme.STAGES.get(stage, theme.OTHER_STAGE)
-        shares = [part / (split.total * 1e3) for part, (_, split) in zip(times_ms, rows, strict=True)]
+        shares = [part / (split.total * 1e3 or 1.0) for part, (_, split) in zip(times_ms, rows, strict=True)]
         figure.add_bar(
             x=times_ms,
             y=positions,

@@ -64,7 +64,7 @@ def judgement(difference: Difference, metric: str) -> str:
     if low is None or high is None:
         return ""
     if low <= 0 <= high:
-        return "no difference"
+        return "no difference shown"
     return "better" if (low > 0) == higher_is_better(metric) else "worse"
 
 
@@ -121,7 +121,7 @@ def _interval(difference: Difference, key: str) -> list[str]:
         return [shown]
     word = judgement(difference, key)
     low, high = _signed(difference.ci_low), _signed(difference.ci_high)
-    kind = word if word in ("better", "worse") else "muted"
+    kind = word.partition(" ")[0]
     return [shown, f"<small>[{low}, {high}] <span class='{kind}'>{word}</span></small>"]
 
 

@@ -118,11 +118,12 @@ def plan_words(plan: Plan) -> str:
     if plan.max_request_rate is not None:
         who = "The scenario's service" if plan.scenario_replicas is None else replicas(plan.scenario_replicas)
         verb = "carries" if plan.scenario_replicas in (None, 1) else "carry"
-        sentences.append(f"{who} {verb} up to {number(plan.max_request_rate)} requests/s.")
+        most = f"{verb} up to {number(plan.max_request_rate)} requests/s"
+        sentences.append(f"{who} {most if plan.max_request_rate else 'cannot keep the limits at any rate'}.")
     if plan.explanation:
-        sentences.append(f"{plan.explanation[0].upper()}{plan.explanation[1:]}")
+        sentences.append(f"What gives way: {plan.explanation}")
     elif plan.binding_constraint:
-        sentences.append(f"What gives way first: {plan.binding_constraint}.")
+        sentences.append(f"What gives way: {plan.binding_constraint}.")
     return " ".join(sentences) or "The plan holds no size."
 
 
