@@ -165,7 +165,7 @@ def _keys_of_file(path: Sequence[str | int], raw: Any) -> list[str]:  # noqa: AN
                 node = node[part]
             elif at < len(path) - 1:
                 continue
-        elif isinstance(node, list) and isinstance(part, int):
+        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
             node = node[part]
         else:
             continue

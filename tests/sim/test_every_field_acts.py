@@ -1,0 +1,154 @@
+"""No option is accepted and ignored: each field of a scenario changes the outcome, or the test names why it may not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from sim.profile import load_profile
+from sim.scenario import Scenario
+from sim.scenario_file import load_scenario
+from sim.simulation import simulate
+from workloads.errors import ConfigError
+
+# Tight on purpose: prompts need several chunks, KV blocks run short, some requests are too long.
+BASE = {
+    "model": "llama-3.1-8b",
+    "hardware": {"gpu": "h100_sxm"},
+    "engine": {
+        "max_num_seqs": 12,
+        "max_num_batched_tokens": 512,
+        "max_model_len": 1500,
+        "num_gpu_blocks_override": 260,
+    },
+    "cluster": {"replicas": 2},
+    "workload": {
+        "input_tokens": {"uniform": [20, 1400]},
+        "output_tokens": {"uniform": [1, 200]},
+        "request_rate": 60,
+        "num_requests": 60,
+    },
+    "slo": {"ttft_ms": 400, "tpot_ms": 20, "e2el_ms": 1500},
+}
+OTHER_VALUES = {
+    "model": ["qwen3-8b"],
+    "hardware.gpu": ["h200_sxm"],
+    "hardware.profile": None,  # tested below
+    "hardware.tensor_parallel_size": [2],
+    "hardware.weight_dtype": ["fp8"],
+    "engine.max_num_seqs": [3],
+    "engine.max_num_batched_tokens": [100],
+    "engine.max_model_len": [900],
+    "engine.async_scheduling": [False],
+    "engine.block_size": [32],
+    "engine.gpu_memory_utilization": None,  # tested below: an override wins over it
+    "engine.num_gpu_blocks_override": [150],
+    "engine.kv_cache_dtype": ["fp8"],
+    "engine.enforce_eager": [True],
+    "engine.cudagraph_capture_sizes": [[1, 64]],
+    "engine.enable_prefix_caching": "refused",
+    "engine.cache_at_start": "refused",
+    "cluster.replicas": [1],
+    "cluster.signal_delay_ms": [500],
+    "cluster.price_per_gpu_hour": None,  # a price changes costs, which a run does not have: see tests of plan
+    "policies.router": ["round_robin"],
+    "policies.batcher": ["continuous", "static_batch", {"name": "dynamic_chunked", "target_tpot_ms": 8}],
+    "policies.allocator": "refused",
+    "policies.eviction": "refused",
+    "policies.prefetch": "refused",
+    "workload": None,  # every field of a workload: tests/workloads
+    "slo.ttft_ms": [1],
+    "slo.tpot_ms": [1],
+    "slo.e2el_ms": [1],
+    "simulation.fast_forward": None,  # must change nothing: test_fast_forward.py
+    "seed": [1],
+}
+POLICY_OPTIONS = {
+    "batcher": {
+        "chunked": {"chunk_tokens": 64},
+        "static_batch": {"batch_size": 2, "max_wait_ms": 50.0},
+        "dynamic_chunked": {
+            "target_tpot_ms": 8.0,
+            "min_chunk_tokens": 400,
+            "kv_headroom": 0.6,
+            "urgent_factor": None,  # needs priorities: tests/sim/batching/test_dynamic_chunked.py
+        },
+        "continuous": {},
+    },
+    "router": {"least_loaded": {}, "round_robin": {}},
+}
+
+
+def fields_of(model: type[BaseModel], prefix: str = "") -> list[str]:
+    paths = []
+    for name, info in model.model_fields.items():
+        section = info.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel) and name != "workload":
+            paths += fields_of(section, f"{prefix}{name}.")
+        else:
+            paths.append(prefix + name)
+    return paths
+
+
+def outcome(*overrides: str, raw: dict | None = None) -> str:
+    result = simulate(load_scenario(raw or BASE, overrides))
+    summary = {k: v for k, v in result.summary.items() if k not in ("date", "model_id")}
+    summary["sim"] = {
+        k: v for k, v in summary["sim"].items() if k not in ("seed", "profile", "num_gpu_blocks")
+    }
+    return json.dumps([summary, {k: v.tolist() for k, v in result.requests.columns.items()}])
+
+
+def test_the_table_is_complete():
+    assert sorted(OTHER_VALUES) == sorted(fields_of(Scenario))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [(path, value) for path, values in OTHER_VALUES.items() if isinstance(values, list) for value in values],
+)
+def test_another_value_gives_another_outcome(path, value):
+    assert outcome(f"{path}={json.dumps(value)}") != outcome()
+
+
+@pytest.mark.parametrize("path", [path for path, values in OTHER_VALUES.items() if values == "refused"])
+def test_what_is_not_simulated_is_refused_by_name(path):
+    with pytest.raises(ConfigError, match="not simulated yet"):
+        load_scenario(BASE, [f"{path}=anything"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "option", "value"),
+    [
+        (kind, name, option, value)
+        for kind, policies in POLICY_OPTIONS.items()
+        for name, options in policies.items()
+        for option, value in options.items()
+        if value is not None
+    ],
+)
+def test_every_option_of_every_policy_acts(kind, name, option, value):
+    base = f"policies.{kind}={{name: {name}}}"
+    if name == "dynamic_chunked" and option != "target_tpot_ms":
+        base = f"policies.{kind}={{name: {name}, target_tpot_ms: 8}}"
+    assert outcome(base) != outcome(base, f"policies.{kind}.{option}={value}")
+
+
+def test_the_policy_table_is_complete():
+    sections = Scenario.model_fields["policies"].annotation.model_fields
+    for kind, policies in POLICY_OPTIONS.items():
+        union = sections[kind].annotation.__args__
+        known = {m.model_fields["name"].default: set(m.model_fields) - {"name"} for m in union}
+        assert known == {name: set(options) for name, options in policies.items()}
+
+
+def test_a_profile_by_path_and_the_memory_share_act(tmp_path: Path):
+    path = tmp_path / "own.json"
+    path.write_text(load_profile("h200_sxm").to_json())
+    raw = {**BASE, "hardware": {"profile": str(path)}}
+    assert outcome(raw=raw) == outcome("hardware.gpu=h200_sxm")
+    own_memory = {**BASE, "engine": {**BASE["engine"], "num_gpu_blocks_override": None}}
+    assert outcome("engine.gpu_memory_utilization=0.25", raw=own_memory) != outcome(raw=own_memory)
