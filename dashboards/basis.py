@@ -94,8 +94,22 @@ def _rate(value: float | None) -> str | None:
 
 
 def facts(content: Content) -> str:
-    """Profile, seed, notes and the whole scenario of every run."""
-    return "".join(_run_facts(run, alone=len(content.runs) == 1) for run in content.runs.values())
+    """Profile, seed, notes and the whole scenario of every run; what all runs share is said once."""
+    rows = {name: _facts_of(run) for name, run in content.runs.items()}
+    if not rows:
+        return ""
+    first = next(iter(rows.values()))
+    shared = [row for row in first if all(row in others for others in rows.values())]
+    parts = [_list(shared)]
+    for name, run in content.runs.items():
+        own = [row for row in rows[name] if row not in shared]
+        parts += [
+            f"<h3>{text(name)}</h3>" if len(rows) > 1 else "",
+            _notes(run.summary.sim.warnings),
+            _list(own) if own else "",
+            f"<details><summary>Scenario as it ran</summary><pre><code>{text(run.lock_text)}</code></pre></details>",
+        ]
+    return "".join(parts)
 
 
 def definitions() -> str:
@@ -105,17 +119,16 @@ def definitions() -> str:
     )
 
 
-def _run_facts(run: Run, *, alone: bool) -> str:
+def _facts_of(run: Run) -> list[tuple[str, str]]:
     own = run.summary.sim
-    profile = own.profile
     rows = [
-        ("Profile", profile.name),
-        ("Engine it stands for", profile.engine),
-        ("Profile hash", profile.hash),
+        ("Profile", own.profile.name),
+        ("Engine it stands for", own.profile.engine),
+        ("Profile hash", own.profile.hash),
         ("Servetwin", own.servetwin),
         ("Seed", own.seed),
         ("KV blocks per replica", f"{own.num_gpu_blocks:,}"),
-        ("KV in use, mean and peak", _pair(own.kv_usage_mean, own.kv_usage_peak)),
+        ("KV in use, mean and peak of a replica", _pair(own.kv_usage_mean, own.kv_usage_peak)),
         ("Replicas busy", None if own.busy_fraction is None else percent(own.busy_fraction)),
         ("Preemptions", f"{own.preemptions:,}"),
         (
@@ -124,11 +137,7 @@ def _run_facts(run: Run, *, alone: bool) -> str:
         ),
         ("Extrapolated terms", _extrapolated(own.extrapolated)),
     ]
-    heading = "" if alone else f"<h3>{text(run.name)}</h3>"
-    return (
-        f"{heading}{_notes(own.warnings)}{_list([(name, str(value)) for name, value in rows if value is not None])}"
-        f"<details><summary>Scenario as it ran</summary><pre><code>{text(run.lock_text)}</code></pre></details>"
-    )
+    return [(name, str(value)) for name, value in rows if value is not None]
 
 
 def _notes(warnings: Sequence[str]) -> str:

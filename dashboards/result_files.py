@@ -46,14 +46,14 @@ TIMELINE_NUMBERS = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run directory. Columns are float64 with NaN for null, but for `status`."""
+    """A run directory. Columns are float64, with NaN for null."""
 
     name: str
     directory: Path
     summary: Summary
     limits_ms: dict[str, float]
     lock_text: str
-    requests: dict[str, Any]
+    requests: dict[str, Float64]
     timeline: dict[str, Float64]
 
     @property
@@ -85,7 +85,7 @@ def read_run(directory: Path, name: str | None = None) -> Run:
         summary=_validated(Summary, document, directory / SUMMARY),
         limits_ms={key.removesuffix("_ms"): value for key, value in limits.items() if value is not None},
         lock_text=lock_text,
-        requests=_columns(directory / REQUESTS, REQUEST_NUMBERS, texts=("status",), prefix="stage_"),
+        requests=_columns(directory / REQUESTS, REQUEST_NUMBERS, prefix="stage_"),
         timeline=_columns(directory / TIMELINE, TIMELINE_NUMBERS),
     )
 
@@ -169,20 +169,18 @@ def _validated(model: type[Section], document: Any, path: Path) -> Section:  # n
         raise ConfigError(f"{path}: {field}: {first['msg']}") from error
 
 
-def _columns(
-    path: Path, wanted: tuple[str, ...], texts: tuple[str, ...] = (), prefix: str | None = None
-) -> dict[str, Any]:
+def _columns(path: Path, wanted: tuple[str, ...], prefix: str | None = None) -> dict[str, Float64]:
+    """The columns wanted, and those that begin with `prefix`, as float64 with NaN for null."""
     import pyarrow as pa  # noqa: PLC0415  only where a run is read
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    def read() -> dict[str, Any]:
+    def read() -> dict[str, Float64]:
         names = pq.read_schema(path).names
-        missing = [name for name in (*wanted, *texts) if name not in names]
+        missing = [name for name in wanted if name not in names]
         if missing:
             raise ConfigError(f"{path}: has no column {', '.join(missing)}")
         also = [name for name in names if prefix is not None and name.startswith(prefix)]
-        table = pq.read_table(path, columns=[*wanted, *texts, *also])
-        columns = {name: table[name].to_numpy().astype(np.float64) for name in (*wanted, *also)}
-        return columns | {name: np.array(table[name].to_pylist(), dtype=object) for name in texts}
+        table = pq.read_table(path, columns=[*wanted, *also])
+        return {name: table[name].to_numpy().astype(np.float64) for name in (*wanted, *also)}
 
     return _read(path, read, (pa.lib.ArrowException, ValueError, TypeError))

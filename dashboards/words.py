@@ -156,8 +156,8 @@ def split_words(arms: Mapping[str, Sequence[Split]]) -> list[str]:
             if split.total > 0:
                 stage = max(split.stages, key=lambda stage: split.stages[stage])
                 share = percent(split.stages[stage] / split.total)
-                parts.append(f"{share} {stage.replace('_', ' ')} ({split.group})")
-        words[name] = f"mostly {', '.join(parts)}" if parts else "no time spent"
+                parts.append(f"{split.group} mostly {stage.replace('_', ' ')} ({share})")
+        words[name] = ", ".join(parts) or "no time spent"
     return _per_arm(words)
 
 
