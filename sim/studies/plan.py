@@ -93,6 +93,8 @@ def plan(
         ratio=RATE_RATIO,
     )
     replicas = None if most is None else _fewest(points, rate, here, most)
+    if most is not None:  # the scenario's own rate may be a better answer, by less than the search resolves
+        most = max(p.request_rate for p in points.evaluated.values() if p.replicas == here and p.met)
     gpus = None if replicas is None else replicas * scenario.hardware.tensor_parallel_size
     binding, explanation = _binding(points, slos, here, most, replicas)
     result = Plan(
@@ -132,29 +134,25 @@ def _binding(
 ) -> tuple[str, str]:
     """What keeps the rate of the scenario's replicas from being greater: a name, and a sentence."""
     failing = [point for point in points.evaluated.values() if point.replicas == here and not point.met]
-    saturation = points.saturation
-    short = "" if not saturation.short_of_kv else " through kv_cache"
-    if most is not None and (not failing or most >= STABLE * points.saturation_rate(here)):
-        drains = points.saturation_rate(here)
+    drains = points.saturation_rate(here)
+    if most is not None and (not failing or most >= STABLE * drains):
+        short = points.saturation.short_of_kv
         text = f"above {most:.4g} requests/s the queue no longer drains (it drains at {drains:.4g}/s)"
-        return f"stability{short}", text + (", since KV blocks run out." if short else ".")
-    edge = min((point for point in failing if point.stable), key=lambda point: point.request_rate)
-    assert edge.metrics is not None
-    metrics = edge.metrics
-    worst = max(slos, key=lambda slo: metrics[slo.metric] / slo.limit_ms)
-    seen = f"{worst.metric} is {metrics[worst.metric]:,.4g} ms at {edge.request_rate:.4g} requests/s"
-    if most is None:
-        return (
-            worst.metric,
-            f"even at a load so light that requests hardly meet, {seen}; the limit is {worst.limit_ms:g}.",
-        )
-    short = " through kv_cache" if edge.short_of_kv else ""
-    text = f"{seen} on {count_replicas(here)}, above the limit of {worst.limit_ms:g}"
+        binding = "stability"
+    else:
+        edge = min((point for point in failing if point.stable), key=lambda point: point.request_rate)
+        metrics = edge.metrics or {}
+        worst = max(slos, key=lambda slo: metrics[slo.metric] / slo.limit_ms)
+        text = f"{worst.metric} is {metrics[worst.metric]:,.4g} ms at {edge.request_rate:.4g} requests/s on "
+        text += f"{count_replicas(here)}, above the limit of {worst.limit_ms:g}"
+        if most is None:
+            return worst.metric, f"even at a load so light that requests hardly meet, {text}."
+        binding, short = worst.metric, edge.short_of_kv
     if short:
-        text += ", where requests wait for KV blocks"
+        binding, text = f"{binding} through kv_cache", f"{text}; requests wait for KV blocks there"
     if replicas is None:
         text += f"; not even {MOST_REPLICAS} replicas carry {points.stream.rate:.4g} requests/s"
-    return f"{worst.metric}{short}", f"{text}."
+    return binding, f"{text}."
 
 
 def _close_call(result: Plan, points: OperatingPoints) -> list[str]:
