@@ -6,6 +6,7 @@ request has no latency, and is not good.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -44,8 +45,10 @@ def split_metric(metric: str) -> tuple[str, str] | None:
 class Observations:
     """The requests of a run, in the order of the trace; NaN where a request has no such latency.
 
-    elapsed_s  the request's share of the run's duration, so that a rate is a ratio of two sums over requests, and can
-               be resampled like one
+    pace_s  the time before this request, by what set the pace: before its arrival where the service kept up, before
+            its own last token where it did not
+    lag_s   how far, at its arrival, the last token of all requests so far lay ahead: how long the run would have lasted
+            after its last arrival, had this been the last; zero where departures set the pace
     """
 
     ttft_ms: Float64
@@ -54,7 +57,8 @@ class Observations:
     output_tokens: Int64  # 0 where rejected
     completed: NDArray[np.bool_]
     good: NDArray[np.bool_]
-    elapsed_s: Float64
+    pace_s: Float64
+    lag_s: Float64
 
     def __len__(self) -> int:
         return int(self.completed.size)
@@ -68,7 +72,7 @@ class Observations:
         values: list[float] = []
         for name in LATENCIES:
             values += self._sorted[name].statistics(weights, ("mean", "median", "p90", "p99"))
-        elapsed = float(weights @ self.elapsed_s)
+        elapsed = self._elapsed_s(weights)
         values += [
             _ratio(float(weights @ self._decode_ms), float(weights @ self._gaps)),
             _ratio(float(weights @ self.completed), elapsed),
@@ -80,6 +84,18 @@ class Observations:
     def latency(self, statistic: str, name: str) -> float:
         """One statistic of one latency [ms] over all requests that have it; NaN where none has."""
         return self._sorted[name].statistics(np.ones(len(self), dtype=np.int64), (statistic,))[0]
+
+    def _elapsed_s(self, weights: Int64) -> float:
+        """The run's duration, resampled as the requests are.
+
+        What comes after the last arrival is one draw from the lags that an end at any other request would have left.
+        It is resampled with their variance, so that a difference of rates that stems from the last request alone is
+        not taken for more than that.
+        """
+        if not len(self):
+            return 0.0
+        chance = float(weights @ (self.lag_s - self.lag_s.mean())) / math.sqrt(len(self))
+        return float(weights @ self.pace_s) + float(self.lag_s[-1]) + chance
 
     @cached_property
     def _sorted(self) -> dict[str, _Sorted]:
@@ -105,6 +121,7 @@ def observe(requests: Requests, slo_ms: Mapping[str, float]) -> Observations:
 
     good = np.zeros(len(requests), dtype=np.bool_)
     good[done] = requests.good(slo_ms) if slo_ms else False
+    pace_ns, lag_ns = _pace_and_lag_ns(requests)
     return Observations(
         ttft_ms=milliseconds(requests.ttft_ns),
         tpot_ms=milliseconds(requests.tpot_ns),
@@ -112,29 +129,24 @@ def observe(requests: Requests, slo_ms: Mapping[str, float]) -> Observations:
         output_tokens=np.where(done, requests.columns["output_tokens"], 0),
         completed=done,
         good=good,
-        elapsed_s=_shares_ns(requests) / 1e9,
+        pace_s=pace_ns / 1e9,
+        lag_s=lag_ns / 1e9,
     )
 
 
-def _shares_ns(requests: Requests) -> Float64:
-    """Split the duration among the requests, by what set the pace.
-
-    Arrivals, where the service kept up: each request has the gap before it, which is the same in all arms, and an
-    equal part of the time after the last arrival. Departures, where that tail exceeds a quarter of the arrivals' span:
-    each request has the gap before its own last token.
-    """
+def _pace_and_lag_ns(requests: Requests) -> tuple[Float64, Float64]:
+    """Arrivals set the pace unless the run lasts longer after them than a quarter of their span."""
+    count = len(requests)
     arrival, last = requests.columns["arrival_ns"], requests.columns["last_token_ns"]
-    shares = np.zeros(len(requests))
-    if not len(requests):
-        return shares
-    span = int(arrival[-1])
-    tail = (requests.duration_ns or span) - span
-    if tail <= span / 4:
-        return np.diff(arrival, prepend=0) + tail / len(requests)
-    order = np.flatnonzero(requests.completed)
-    order = order[np.argsort(last[order], kind="stable")]
-    shares[order] = np.diff(last[order], prepend=0)
-    return shares
+    span = int(arrival[-1]) if count else 0
+    done = np.flatnonzero(requests.completed)
+    if requests.duration_ns - span <= span / 4:
+        ahead = np.maximum.accumulate(np.maximum(last, 0)) if done.size else arrival
+        return np.diff(arrival, prepend=0).astype(np.float64), (ahead - arrival).astype(np.float64)
+    order = done[np.argsort(last[done], kind="stable")]
+    pace = np.zeros(count)
+    pace[order] = np.diff(last[order], prepend=0)
+    return pace, np.zeros(count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,14 @@ class TestAnswer:
         assert found.verdict.startswith("no difference shown")
         assert {(gap.delta, gap.ci_low, gap.ci_high) for gap in found.differences} == {(0.0, 0.0, 0.0)}
 
+    def test_the_last_request_alone_shows_nothing(self):
+        # All requests are good in both arms; only the time after the last arrival differs, by a few milliseconds.
+        found = run(EAGER, 1, slo={"ttft_ms": 1e6})
+        gap = next(gap for gap in found.differences if gap.metric == "request_goodput")
+        assert gap.delta != 0
+        assert gap.ci_low < 0 < gap.ci_high
+        assert found.winner is None
+
     def test_arms_see_the_same_requests(self):
         found = run(["policies.batcher=chunked,continuous,static_batch"])
         first, *others = (result.requests.columns for result in found.runs)
@@ -70,7 +78,7 @@ class TestAnswer:
 
     @pytest.mark.parametrize("metric", METRICS)
     def test_every_metric_can_decide_and_knows_its_direction(self, metric):
-        found = run(EAGER, 2, metric=metric, workload={"request_rate": 100.0})
+        found = run(EAGER, 2, metric=metric, workload={"request_rate": 300.0}, slo={"ttft_ms": 1500.0})
         assert found.winner == "enforce_eager=false"
 
     def test_the_price_of_the_winner_is_named(self):

@@ -7,6 +7,7 @@ import pytest
 
 from sim.metrics import serving_metrics
 from sim.studies.observations import METRICS, observe, split_metric
+from sim.studies.statistics import block_weights
 from tests.sim.doubles import AffineCost
 from tests.sim.engines import run, trace_of
 
@@ -47,17 +48,45 @@ def test_weights_are_repetitions(outcome):
     assert values["mean_e2el_ms"] == pytest.approx(repeated.mean())
     assert values["p90_e2el_ms"] == pytest.approx(np.percentile(repeated, 90))
     assert values["median_e2el_ms"] == pytest.approx(np.median(repeated))
-    elapsed = np.repeat(seen.elapsed_s, weights).sum()
-    assert values["request_goodput"] == pytest.approx(np.repeat(seen.good, weights).sum() / elapsed)
+    tokens = np.repeat(seen.output_tokens, weights).sum()
+    assert values["output_throughput"] / values["request_throughput"] == pytest.approx(
+        tokens / np.repeat(seen.completed, weights).sum()
+    )
 
 
-@pytest.mark.parametrize("gap_ns", [0, 100_000_000])
-def test_shares_of_the_duration_sum_to_it(gap_ns):
-    # All at once, departures set the pace; far apart, arrivals do.
-    requests, _ = run(trace_of(*((i * gap_ns, 10, 5) for i in range(40))), AffineCost())
+def throughput(seen, weights):
+    return seen.estimate(weights)[METRICS.index("request_throughput")]
+
+
+def test_where_the_service_keeps_up_a_rate_is_that_of_the_arrivals_resampled():
+    rng = np.random.default_rng(2)
+    times = np.cumsum(rng.exponential(50e6, 400)).astype(int).tolist()
+    requests, _ = run(trace_of(*((at, 10, 5) for at in times)), AffineCost())
     seen = observe(requests, {})
-    assert seen.elapsed_s.sum() == pytest.approx(requests.duration_ns / 1e9)
-    assert seen.elapsed_s.min() >= 0
+    assert throughput(seen, np.ones(400, dtype=np.int64)) == pytest.approx(400e9 / requests.duration_ns)
+    first_half = np.repeat([2, 0], 200)
+    assert throughput(seen, first_half) == pytest.approx(200e9 / times[199], rel=0.01)
+
+
+def test_where_it_does_not_that_of_the_departures():
+    requests, _ = run(trace_of(*((0, 10, 3 if i < 200 else 9) for i in range(400))), AffineCost())
+    seen = observe(requests, {})
+    assert throughput(seen, np.ones(400, dtype=np.int64)) == pytest.approx(400e9 / requests.duration_ns)
+    first_half = np.repeat([2, 0], 200)
+    assert throughput(seen, first_half) == pytest.approx(
+        200e9 / np.sort(requests.last_token_ns)[199], rel=0.05
+    )
+
+
+def test_the_end_of_the_run_counts_as_chance():
+    # Requests of one kind: how long the run goes on after the last arrival differs from end to end.
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 60, 400).tolist()
+    requests, _ = run(trace_of(*(((i + 1) * 30_000_000, 10, n) for i, n in enumerate(lengths))), AffineCost())
+    seen = observe(requests, {})
+    rates = [throughput(seen, block_weights(rng, 400)) for _ in range(400)]
+    durations = 400 / np.array(rates)
+    assert durations.std() == pytest.approx(seen.lag_s.std(), rel=0.3)
 
 
 def test_a_refused_request_is_not_good_and_has_no_latency():
