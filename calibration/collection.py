@@ -87,10 +87,15 @@ def read_collection(directory: Path, system: str | None = None, version: str | N
             return _read_package(root, system, version)
     folder = directory / system if system and (directory / system).is_dir() else directory
     if not (folder / "gemm.parquet").is_file():
-        known = sorted(path.parent.name for path in directory.glob("*/gemm.parquet"))
+        known = systems_in(directory)
         hint = f"; --system {'|'.join(known)}" if known else "; gemm.parquet and system.yaml are needed"
         raise TableError(f"{folder}: no kernel tables{hint}")
     return _read_folder(folder, system or folder.resolve().name)
+
+
+def systems_in(directory: Path) -> list[str]:
+    """Name the systems of a folder that holds several of them; none where it is one system itself."""
+    return sorted(path.parent.name for path in directory.glob("*/gemm.parquet"))
 
 
 def package_root() -> Path:

@@ -9,9 +9,10 @@ from typing import TypeVar
 import numpy as np
 
 from calibration.collection import Collection
-from calibration.fit_attention import fit_decode, fit_prefill
+from calibration.fit_decode import fit_decode
 from calibration.fit_gemm import fit_gemm
 from calibration.fit_moe import fit_moe
+from calibration.fit_prefill import fit_prefill
 from calibration.fit_small import fit_all_reduce, fit_elementwise
 from calibration.tables import Table
 from sim.curves.gemm import GemmCurve

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from calibration.collection import Collection
 from calibration.fit import GEMM_DTYPES, Log, fit_gemms, quiet
-from calibration.fit_attention import fit_decode, fit_prefill
+from calibration.fit_decode import fit_decode
 from calibration.fit_gemm import hidden_by_host
 from calibration.fit_moe import fit_moe, moe_shapes, predict_moe
+from calibration.fit_prefill import fit_prefill
 from calibration.fit_small import fit_all_reduce
 from calibration.predict import predict_all_reduce, predict_decode, predict_gemm, predict_prefill
 from calibration.roofline import Work, decode_work, fit_roofline, gemm_work, moe_work, prefill_work

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Self
+
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import PositiveFloat, model_validator
 
 from sim.curves.term import Curve, Float, floats
 
 
 class CommCurve(Curve):
-    """Measured times at message sizes, log-log between them; beyond the largest, by its bandwidth."""
+    """Measured times per number of GPUs, a power law between two sizes; beyond the largest, its bandwidth.
 
-    message_bytes: dict[int, tuple[float, ...]]
-    time_s: dict[int, tuple[float, ...]]
+    The rows are the engine's own dispatch inside a CUDA graph: its custom kernel up to the size that it
+    supports, NCCL for larger messages (from about 8 MiB both take the same time).
+    """
+
+    message_bytes: dict[int, tuple[PositiveFloat, ...]]
+    time_s: dict[int, tuple[PositiveFloat, ...]]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.time_s or self.message_bytes.keys() != self.time_s.keys():
+            raise ValueError("message_bytes and time_s: the same numbers of GPUs are needed")
+        for gpus, sizes in self.message_bytes.items():
+            if not sizes or len(sizes) != len(self.time_s[gpus]) or any(b <= a for a, b in pairwise(sizes)):
+                raise ValueError(f"message_bytes.{gpus}: increasing sizes are needed, one time for each")
+        return self
 
     def seconds(self, gpus: int, message_bytes: ArrayLike) -> Float:
         size = np.maximum(floats(message_bytes), 1.0)
-        known = floats(self.message_bytes[gpus])
-        times = floats(self.time_s[gpus])
+        known, times = floats(self.message_bytes[gpus]), floats(self.time_s[gpus])
         inside = np.exp(np.interp(np.log(size), np.log(known), np.log(times)))
         return np.where(size > known[-1], times[-1] * size / known[-1], inside)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.curves.heads import group_coordinate, pick_regime
 from sim.curves.table import LogTable
@@ -25,6 +27,27 @@ class DecodeRegime(Model):
     """Per sequence, query head and channel."""
     table: LogTable | None = None
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.table is not None:
+            self.table.needs("mean_context", "rows", "kv_heads", "group")
+        return self
+
+
+def decode_base(
+    fit: DecodeRegime,
+    kv_bytes: float,
+    layout: tuple[ArrayLike, ArrayLike, int, int],
+    num_seqs: Float,
+    context_tokens: Float,
+) -> Float:
+    """Time before the table's correction; the layout is heads, kv_heads, head_dim, window."""
+    heads, kv_heads, head_dim, window = floats(layout[0]), floats(layout[1]), layout[2], layout[3]
+    read = np.minimum(context_tokens, num_seqs * window) if window > 0 else context_tokens
+    moved = 2.0 * kv_bytes * kv_heads * head_dim * read
+    queries = num_seqs * heads * head_dim * fit.query_s_per_value
+    return np.asarray(fit.launch_s + moved / fit.bytes_per_s + queries)
+
 
 class DecodeCurve(Curve):
     """t = (t0 + KV bytes / W + queries) exp(R): bandwidth-bound (one pass over the cache), as measured.
@@ -37,23 +60,10 @@ class DecodeCurve(Curve):
     """
 
     kv_bytes: PositiveFloat
-    regimes: tuple[DecodeRegime, ...]
+    regimes: tuple[DecodeRegime, ...] = Field(min_length=1)
 
     def launch(self, head_dim: int, window: int) -> float:
         return pick_regime(self.regimes, head_dim, window).launch_s
-
-    def base(
-        self,
-        fit: DecodeRegime,
-        layout: tuple[ArrayLike, ArrayLike, int, int],
-        num_seqs: Float,
-        context_tokens: Float,
-    ) -> Float:
-        heads, kv_heads, head_dim, window = floats(layout[0]), floats(layout[1]), layout[2], layout[3]
-        read = np.minimum(context_tokens, num_seqs * window) if window > 0 else context_tokens
-        moved = 2.0 * self.kv_bytes * kv_heads * head_dim * read
-        queries = num_seqs * heads * head_dim * fit.query_s_per_value
-        return np.asarray(fit.launch_s + moved / fit.bytes_per_s + queries)
 
     def seconds(
         self,
@@ -68,7 +78,7 @@ class DecodeCurve(Curve):
     ) -> Float:
         fit = pick_regime(self.regimes, head_dim, window)
         b, c = floats(num_seqs), floats(context_tokens)
-        base = self.base(fit, (heads, kv_heads, head_dim, window), b, c)
+        base = decode_base(fit, self.kv_bytes, (heads, kv_heads, head_dim, window), b, c)
         if fit.table is None:
             return base
         mean = np.maximum(c / b, 1.0)
@@ -82,4 +92,4 @@ class DecodeCurve(Curve):
             return measured
         read = np.minimum(c, b * window) if window > 0 else c
         streamed = 2.0 * self.kv_bytes * kv * head_dim * read / fit.hbm_bytes_per_s
-        return np.maximum(measured, fit.launch_s + streamed)
+        return np.maximum(measured, np.minimum(fit.launch_s, measured) + streamed)

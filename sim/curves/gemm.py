@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from sim.curves.table import LogTable
 from sim.curves.term import Curve, Float, Model, floats
@@ -43,6 +45,12 @@ class GemmCurve(Curve):
     tiles: tuple[Tile, ...]
     weight_bytes: PositiveFloat
     table: LogTable | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.table is not None:
+            self.table.needs("m", "n", "k")
+        return self
 
     def base(self, m: Float, n: Float, k: Float) -> Float:
         compute = np.asarray(np.inf)

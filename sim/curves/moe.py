@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from sim.curves.local import smoother
 from sim.curves.table import LogTable
@@ -55,6 +56,14 @@ class MoeCurve(Curve):
     shapes: tuple[MoeShape, ...] = ()
     distributions: tuple[str, ...] = ()
     table: LogTable | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.table is not None:
+            self.table.needs("shape", "distribution", "tokens")
+            if self.table.values.shape[:2] != (len(self.shapes), len(self.distributions)):
+                raise ValueError("table: one row per shape and distribution is needed")
+        return self
 
     @cached_property
     def _points(self) -> Float:

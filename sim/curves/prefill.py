@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.curves.heads import pick_regime
 from sim.curves.table import LogTable
@@ -42,6 +44,39 @@ class PrefillRegime(Model):
     sharpness: PositiveFloat
     table: LogTable | None = None
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.table is not None:
+            self.table.needs("new_tokens", "rows", "kv_heads", "group")
+        return self
+
+
+def prefill_base(
+    fit: PrefillRegime,
+    kv_bytes: float,
+    layout: tuple[ArrayLike, ArrayLike, int, int],
+    new_tokens: Float,
+    context_tokens: Float,
+    num_seqs: Float,
+) -> Float:
+    """Time before the table's correction; the layout is heads, kv_heads, head_dim, window."""
+    heads, kv_heads, head_dim, window = floats(layout[0]), floats(layout[1]), layout[2], layout[3]
+    q, c, b = new_tokens, context_tokens, num_seqs
+    reach = q + (c if window <= 0 else np.minimum(c, window - 1.0))
+    keys = reach if window <= 0 else np.minimum(reach, window + TILE - 1.0)
+    terms = (
+        4.0 * b * heads * head_dim * causal_area(q, c, window) / fit.flops_per_s,
+        4.0 * head_dim * TILE * keys / fit.block_flops_per_s,
+        2.0 * kv_bytes * b * kv_heads * head_dim * reach / fit.kv_bytes_per_s,
+    )
+    top = np.maximum(np.maximum(terms[0], terms[1]), terms[2])
+    p = fit.sharpness
+    work = top * sum((term / top) ** p for term in terms) ** (1.0 / p)
+    per_value = np.exp(np.interp(np.log(kv_heads), np.log(WRITE_HEADS), np.log(fit.write_s_per_value)))
+    write = b * q * kv_heads * head_dim * per_value
+    io = 4.0 * b * q * heads * head_dim / fit.io_bytes_per_s
+    return np.asarray(fit.launch_s + write + io + work)
+
 
 class PrefillCurve(Curve):
     """t = (t0 + write + io + smooth max(4 h d area / P, longest block, KV read / W)) exp(R).
@@ -53,35 +88,10 @@ class PrefillCurve(Curve):
     """
 
     kv_bytes: PositiveFloat
-    regimes: tuple[PrefillRegime, ...]
+    regimes: tuple[PrefillRegime, ...] = Field(min_length=1)
 
     def launch(self, head_dim: int, window: int) -> float:
         return pick_regime(self.regimes, head_dim, window).launch_s
-
-    def base(
-        self,
-        fit: PrefillRegime,
-        layout: tuple[ArrayLike, ArrayLike, int, int],
-        new_tokens: Float,
-        context_tokens: Float,
-        num_seqs: Float,
-    ) -> Float:
-        heads, kv_heads, head_dim, window = floats(layout[0]), floats(layout[1]), layout[2], layout[3]
-        q, c, b = new_tokens, context_tokens, num_seqs
-        reach = q + (c if window <= 0 else np.minimum(c, window - 1.0))
-        keys = reach if window <= 0 else np.minimum(reach, window + TILE - 1.0)
-        terms = (
-            4.0 * b * heads * head_dim * causal_area(q, c, window) / fit.flops_per_s,
-            4.0 * head_dim * TILE * keys / fit.block_flops_per_s,
-            2.0 * self.kv_bytes * b * kv_heads * head_dim * reach / fit.kv_bytes_per_s,
-        )
-        top = np.maximum(np.maximum(terms[0], terms[1]), terms[2])
-        p = fit.sharpness
-        work = top * sum((term / top) ** p for term in terms) ** (1.0 / p)
-        per_value = np.exp(np.interp(np.log(kv_heads), np.log(WRITE_HEADS), np.log(fit.write_s_per_value)))
-        write = b * q * kv_heads * head_dim * per_value
-        io = 4.0 * b * q * heads * head_dim / fit.io_bytes_per_s
-        return np.asarray(fit.launch_s + write + io + work)
 
     def seconds(
         self,
@@ -95,7 +105,7 @@ class PrefillCurve(Curve):
     ) -> Float:
         fit = pick_regime(self.regimes, head_dim, window)
         q, c, b = floats(new_tokens), floats(context_tokens), floats(num_seqs)
-        base = self.base(fit, (heads, kv_heads, head_dim, window), q, c, b)
+        base = prefill_base(fit, self.kv_bytes, (heads, kv_heads, head_dim, window), q, c, b)
         if fit.table is None:
             return base
         alike = q if fit.window else np.maximum(2.0 * causal_area(q, c, window) / q - 1.0, 1.0)

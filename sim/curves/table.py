@@ -46,6 +46,11 @@ class LogTable(Model):
         nodes = {axis: tuple(round(float(node), 6) for node in values) for axis, values in axes.items()}
         return cls(axes=nodes, step=round(step, 6), packed=packed)
 
+    def needs(self, *axes: str) -> None:
+        """Refuse a table of other axes than the curve interpolates along."""
+        if tuple(self.axes) != axes:
+            raise ValueError(f"table: axes must be {', '.join(axes)}, not {', '.join(self.axes)}")
+
     @cached_property
     def values(self) -> Float:
         shape = tuple(len(nodes) for nodes in self.axes.values())

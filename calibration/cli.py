@@ -1,0 +1,182 @@
+"""`servetwin profile`: the cost of work on a device, listed, fitted, judged, compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from calibration import profile_text
+from calibration.compare_profiles import changes, only_in_one
+from sim.profile import Profile, load_profile, shipped_profiles
+from workloads.errors import InputError
+
+profile = App(
+    name="profile",
+    help="Profiles: what the work of an engine step costs on a device.",
+    default_parameter=Parameter(negative=""),
+)
+
+Json = Annotated[bool, Parameter(name="--json", help="Print one JSON document and nothing else.")]
+Kernels = Annotated[Path, Parameter(help="Folder of kernel tables: of one system or of several.")]
+System = Annotated[str | None, Parameter(help="Which system, where the folder holds several.")]
+Version = Annotated[str | None, Parameter(help="Engine version of the tables; the newest if not given.")]
+Force = Annotated[bool, Parameter(help="Replace an existing file; its host overhead is kept.")]
+Out = Annotated[Path, Parameter(help="File to write; an existing folder takes NAME.json per system.")]
+
+
+@profile.command(name="list")
+def list_(*, as_json: Json = False) -> None:
+    """List the shipped profiles."""
+    found = [profile_text.summary(load_profile(name)) for name in shipped_profiles()]
+    if as_json:
+        _print_json({"profiles": found})
+        return
+    rows = [["name", "engine", "weights", "KV cache"]]
+    rows += [[p["name"], p["engine"], " ".join(p["weights"]), " ".join(p["kv_cache"])] for p in found]
+    print(profile_text.table(rows))
+
+
+@profile.command
+def show(name: str, /, *, as_json: Json = False) -> None:
+    """Show a profile by name or file: device, sources, error on held-out shapes."""
+    found = load_profile(name)
+    if as_json:
+        _print_json(profile_text.document(found))
+    else:
+        print(profile_text.profile_lines(found))
+
+
+@profile.command
+def fit(
+    *,
+    kernels: Kernels,
+    out: Out,
+    system: System = None,
+    version: Version = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Fit a profile to kernel tables, and judge it on shapes held out.
+
+    A folder of several systems without --system is fitted system by system into the folder --out.
+    """
+    from calibration.collection import systems_in  # noqa: PLC0415 - SciPy loads only where it is needed
+
+    names: list[str | None] = [system] if system else [*systems_in(kernels)] or [None]
+    if len(names) > 1 and not out.is_dir():
+        known = ", ".join(str(name) for name in names)
+        raise InputError(
+            f"{kernels}: several systems ({known}); give --system, or an existing folder as --out"
+        )
+    _fit_all(kernels, names, version, out, force=force, as_json=as_json)
+
+
+@profile.command(name="import")
+def import_(
+    system: str,
+    /,
+    *,
+    out: Out,
+    version: Version = None,
+    package: Annotated[Path | None, Parameter(help="Unpacked aiconfigurator-core, if not installed.")] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Fit a profile to the tables that the package aiconfigurator-core brings for a system."""
+    from calibration.collection import package_root  # noqa: PLC0415
+
+    _fit_all(package or package_root(), [system], version, out, force=force, as_json=as_json)
+
+
+@profile.command
+def validate(name: str, /, *, kernels: Kernels, system: System = None, as_json: Json = False) -> None:
+    """Judge a profile by kernel tables: each term refitted without whole shapes, and asked about them.
+
+    Beside it stands the yardstick, a roofline of three fitted parameters for the whole table.
+    """
+    from calibration.collection import read_collection, systems_in  # noqa: PLC0415
+    from calibration.holdout import residuals  # noqa: PLC0415
+
+    found = load_profile(name)
+    known = systems_in(kernels)
+    own = [one for one in known if one in (found.name, f"{found.name}_server")]
+    judged = residuals(read_collection(kernels, system or next(iter(own), None)), found, _say)
+    if as_json:
+        _print_json({"profile": found.name, "residuals": [one.model_dump() for one in judged]})
+    else:
+        print(profile_text.residual_lines(judged))
+
+
+@profile.command
+def diff(first: str, second: str, /, *, as_json: Json = False) -> None:
+    """Compare two profiles, per term over a standard set of shapes: how much longer the second takes."""
+    a, b = load_profile(first), load_profile(second)
+    found, missing = changes(a, b), only_in_one(a, b)
+    if as_json:
+        same = a.content_hash == b.content_hash
+        shown = [asdict(change) for change in found]
+        _print_json({"first": a.name, "second": b.name, "same": same, "changes": shown, "missing": missing})
+        return
+    print(profile_text.change_lines(found))
+    if missing:
+        print(f"only in one of the two: {', '.join(missing)}")
+
+
+def _fit_all(
+    kernels: Path,
+    names: Sequence[str | None],
+    version: str | None,
+    out: Path,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from calibration.collection import read_collection  # noqa: PLC0415
+    from calibration.fit import fit_profile  # noqa: PLC0415
+    from calibration.holdout import residuals  # noqa: PLC0415
+
+    written = []
+    for name in names:
+        rows = read_collection(kernels, name, version)
+        path = out / f"{rows.name}.json" if out.is_dir() else out
+        before = _existing(path, force=force)
+        _say(f"{rows.name}: {rows.engine}")
+        fitted = fit_profile(rows, log=_say)
+        fitted = fitted.model_copy(update={"residuals": tuple(residuals(rows, fitted, _say))})
+        if before is not None and before.host is not None:
+            _say("host overhead kept from the file before; it was fitted to the kernels of that file")
+            fitted = fitted.with_host(before.host)
+        path.write_text(fitted.to_json(), encoding="utf-8")
+        written.append({"file": str(path), **profile_text.document(fitted)})
+        if not as_json:
+            print(f"{path}\n{profile_text.profile_lines(fitted)}")
+    if as_json:
+        _print_json({"written": written})
+
+
+def _existing(path: Path, *, force: bool) -> Profile | None:
+    """Refuse what cannot be written before the work is done."""
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: no folder {path.parent}")
+    if not path.exists():
+        return None
+    if not force:
+        raise InputError(f"{path}: exists; --force replaces it")
+    try:
+        return load_profile(path)
+    except InputError:
+        return None
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    print(json.dumps(content, indent=2))
