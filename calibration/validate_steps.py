@@ -13,9 +13,9 @@ from typing import Any
 from calibration.step_log import RecordedStep, StepLogRun
 from sim.batching.chunked import ChunkedBatcher
 from sim.batching.decision import EngineLimits
-from sim.core import BatchPlan, EngineCore
+from sim.engine.core import BatchPlan, EngineCore
+from sim.engine.request import RequestTable
 from sim.kv.allocators.paged import PagedAllocator
-from sim.request import RequestTable
 from workloads.errors import ConfigError
 from workloads.trace import NS_PER_S, Trace
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.records import Int64, Status, StepColumns
+from sim.engine.records import Int64, Status, StepColumns
 
 Float64 = NDArray[np.float64]
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import yaml
 
+from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
 from sim.metrics import Requests, waiting_at
-from sim.records import Status, StepColumns
 from sim.simulation import Result
 from workloads.trace import Trace
 

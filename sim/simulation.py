@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from sim.batching.decision import EngineLimits
-from sim.clock import NS_PER_MS
-from sim.cluster import run_cluster
 from sim.cost import CompiledCost, compile_cost
+from sim.engine.clock import NS_PER_MS
+from sim.engine.cluster import run_cluster
+from sim.engine.records import Status, StepColumns
 from sim.memory import KvCapacity, kv_capacity
 from sim.metrics import Requests, kv_usage, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
 from sim.profile import Profile, load_profile
-from sim.records import Status, StepColumns
 from sim.scenario import Scenario
 from workloads.build import Workload, build_workload
 

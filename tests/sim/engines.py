@@ -6,10 +6,10 @@ import numpy as np
 
 from sim.batching.chunked import Chunked
 from sim.batching.decision import BatcherConfig, EngineLimits
-from sim.cluster import run_cluster
 from sim.cost import StepCost
+from sim.engine.cluster import run_cluster
+from sim.engine.records import StepColumns
 from sim.metrics import Requests
-from sim.records import StepColumns
 from sim.routing.least_loaded import LeastLoaded
 from workloads.trace import Trace
 

@@ -11,12 +11,12 @@ from sim.batching.chunked import Chunked
 from sim.batching.continuous import Continuous
 from sim.batching.decision import EngineLimits, StepLimits
 from sim.batching.static_batch import StaticBatch
-from sim.core import EngineCore
+from sim.engine.core import EngineCore
+from sim.engine.records import Status
+from sim.engine.request import RequestTable
 from sim.errors import InvariantError
 from sim.kv.allocators.paged import PagedAllocator
 from sim.metrics import itl_statistics, peak_output_tokens_per_s
-from sim.records import Status
-from sim.request import RequestTable
 from tests.sim.doubles import AffineCost, constant_cost
 from tests.sim.engines import run, trace_of
 from tests.sim.reference import chunked_engine

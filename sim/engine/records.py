@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.core import BatchPlan
-from sim.request import RequestTable, Sequence
+from sim.engine.core import BatchPlan
+from sim.engine.request import RequestTable, Sequence
 
 Int64 = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from sim.request import Sequence
+from sim.engine.request import Sequence
 
 
 class DecodeGroup:

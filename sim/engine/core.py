@@ -17,10 +17,10 @@ from collections.abc import Sequence as Sized
 from dataclasses import dataclass
 
 from sim.batching.decision import Batcher, EngineLimits, StepLimits
-from sim.decode_group import DecodeGroup
+from sim.engine.decode_group import DecodeGroup
+from sim.engine.request import RequestTable, Sequence
 from sim.errors import InvariantError
 from sim.kv.allocators.paged import PagedAllocator
-from sim.request import RequestTable, Sequence
 
 
 @dataclass(slots=True)

@@ -10,15 +10,15 @@ import numpy as np
 from simpy import Event
 
 from sim.batching.decision import BatcherConfig, EngineLimits
-from sim.clock import At, Clock, Priority
-from sim.core import EngineCore
 from sim.cost import StepCost
+from sim.engine.clock import At, Clock, Priority
+from sim.engine.core import EngineCore
+from sim.engine.records import RequestLog, StepColumns
+from sim.engine.replica import Replica
+from sim.engine.request import RequestTable
+from sim.engine.request import Sequence as Running
 from sim.kv.allocators.paged import PagedAllocator
 from sim.metrics import Requests
-from sim.records import RequestLog, StepColumns
-from sim.replica import Replica
-from sim.request import RequestTable
-from sim.request import Sequence as Running
 from sim.routing.decision import ReplicaView, Router, RouterConfig
 from workloads.trace import Trace
 

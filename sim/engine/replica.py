@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Event
 
-from sim.clock import At, Clock, Priority, Signal
-from sim.core import BatchPlan, EngineCore
 from sim.cost import StepCost
-from sim.records import StepLog
-from sim.request import Sequence
+from sim.engine.clock import At, Clock, Priority, Signal
+from sim.engine.core import BatchPlan, EngineCore
+from sim.engine.records import StepLog
+from sim.engine.request import Sequence
 
 MOST_STEPS = 4096  # bounds the memory of a window; a longer one is taken in pieces
 
