@@ -23,8 +23,8 @@ from sim.profile import Device, HostOverhead, Profile
 C = TypeVar("C")
 GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4", "fp8_block")
 """In the order of fitting: fp8_block leans on fp8."""
-FEWEST_GEMM_ROWS = 5000
-"""A dtype with fewer rows covers too few shapes for a curve (fp8_block of RTX PRO 6000: 7 tiny shapes)."""
+FEWEST_GEMM_SHAPES = 50
+"""A dtype measured at fewer (n, k) gets no curve (fp8_block of RTX PRO 6000: 7 tiny ones)."""
 
 Log = Callable[[str], None]
 
@@ -57,7 +57,8 @@ def fit_gemms(table: Table, device: Device, log: Log = quiet) -> dict[str, GemmC
     curves: dict[str, GemmCurve] = {}
     for dtype in GEMM_DTYPES:
         part = table.only(dtype=dtype)
-        if len(part) < FEWEST_GEMM_ROWS:
+        shapes = np.unique(part.number("n") * 1e6 + part.number("k"))
+        if len(shapes) < FEWEST_GEMM_SHAPES:
             continue
         log(f"gemm {dtype}: {len(part)} rows")
         stand_in = curves.get("fp8") if dtype == "fp8_block" else None

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sim.scenario import Scenario
-    from sim.scenario_file import load_scenario
+    from sim.scenario.reading import load_scenario
+    from sim.scenario.sections import Scenario
     from sim.simulation import Result, simulate
     from sim.studies.compare import compare
     from sim.studies.plan import plan
@@ -19,9 +19,9 @@ __all__ = ["Result", "Scenario", "compare", "load_scenario", "plan", "simulate"]
 
 _HOME = {
     "Result": "sim.simulation",
-    "Scenario": "sim.scenario",
+    "Scenario": "sim.scenario.sections",
     "compare": "sim.studies.compare",
-    "load_scenario": "sim.scenario_file",
+    "load_scenario": "sim.scenario.reading",
     "plan": "sim.studies.plan",
     "simulate": "sim.simulation",
 }

@@ -21,7 +21,7 @@ from sim.memory import KvCapacity, kv_capacity
 from sim.metrics import Requests, kv_usage, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
 from sim.profile import Profile, load_profile
-from sim.scenario import Scenario
+from sim.scenario.sections import Scenario
 from workloads.build import Workload, build_workload
 
 

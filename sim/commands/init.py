@@ -10,9 +10,9 @@ from cyclopts import Parameter
 
 from sim.commands.options import put_json, say
 from sim.errors import ConfigError
-from sim.scenario import Scenario
-from sim.scenario_text import scenario_text
-from sim.vllm_flags import VllmCommand, parse_vllm_command
+from sim.scenario.sections import Scenario
+from sim.scenario.vllm_flags import VllmCommand, parse_vllm_command
+from sim.scenario.writing import scenario_text
 
 
 def init(

@@ -14,8 +14,8 @@ from cyclopts import Parameter
 
 from sim.errors import ConfigError
 from sim.run_directory import check_replaceable, json_text
-from sim.scenario import Scenario
-from sim.scenario_file import load_scenario
+from sim.scenario.reading import load_scenario
+from sim.scenario.sections import Scenario
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from sim.errors import ConfigError
-from sim.scenario import Scenario
-from sim.scenario_file import load_scenario
+from sim.scenario.reading import load_scenario
+from sim.scenario.sections import Scenario
 
 _FIXED = {
     "seed": "replications vary it by themselves (--replications)",

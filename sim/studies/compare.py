@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import ConfigError
-from sim.scenario import Scenario
+from sim.scenario.sections import Scenario
 from sim.simulation import Result, Service, build_service
 from sim.studies.arms import ArmScenario, build_arms
 from sim.studies.flags import engine_flags

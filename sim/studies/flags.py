@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.batching.chunked import Chunked
-from sim.scenario import EngineConfig, Scenario
+from sim.scenario.sections import EngineConfig, Scenario
 
 # Always said: the engine's own defaults depend on its version and on the GPU (max_num_seqs, max_num_batched_tokens
 # and gpu_memory_utilization), so that leaving them out would not give what was simulated.

@@ -21,7 +21,7 @@ import numpy as np
 
 from sim.errors import ConfigError
 from sim.metrics import Requests
-from sim.scenario import Scenario
+from sim.scenario.sections import Scenario
 from sim.simulation import Result, Service, build_load, simulate
 from sim.studies.observations import Observations, observe
 from sim.studies.slo import Slo

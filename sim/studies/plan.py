@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import ConfigError
-from sim.scenario import Scenario
-from sim.scenario_file import load_scenario
+from sim.scenario.reading import load_scenario
+from sim.scenario.sections import Scenario
 from sim.simulation import Service, build_service
 from sim.studies.operating_point import (
     MOST_REPLICATIONS,

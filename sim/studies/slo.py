@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.errors import ConfigError
-from sim.scenario import SloConfig
+from sim.scenario.sections import SloConfig
 from sim.studies.observations import Observations, split_metric
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import ConfigError
-from sim.scenario import Scenario
+from sim.scenario.sections import Scenario
 from sim.simulation import build_load
 from workloads.arrivals import mean_rate
 from workloads.build import Workload

@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import json, resource, sys, time
-from sim.scenario_file import load_scenario
+from sim.scenario.reading import load_scenario
 from sim.simulation import build_load, build_service, simulate
 raw = json.loads(sys.argv[1])
 begun = time.perf_counter()

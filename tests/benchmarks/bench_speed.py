@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import simpy
 
-from sim.scenario_file import load_scenario
+from sim.scenario.reading import load_scenario
 from sim.simulation import build_load, build_service, simulate
 from tests.data import ROOT
 from tests.sim.doubles import AffineCost

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from sim.profile import load_profile
-from sim.scenario import Scenario
-from sim.scenario_file import load_scenario
+from sim.scenario.reading import load_scenario
+from sim.scenario.sections import Scenario
 from sim.simulation import simulate
 from workloads.errors import ConfigError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from sim.batching.decision import EngineLimits
-from sim.scenario import Scenario
+from sim.scenario.sections import Scenario
 from sim.simulation import Service
 from tests.sim.doubles import AffineCost
 

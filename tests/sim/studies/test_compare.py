@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sim.errors import ConfigError
+from sim.scenario.vllm_flags import parse_vllm_command
 from sim.studies.compare import compare
 from sim.studies.flags import engine_flags
 from sim.studies.observations import METRICS
-from sim.vllm_flags import parse_vllm_command
 from tests.sim.studies.services import Cost, scenario, service
 
 # Steps take 2 ms and 0.2 ms a sequence; eager ones, a millisecond more.

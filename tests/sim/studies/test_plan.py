@@ -286,7 +286,7 @@ def test_json_has_what_scripts_rely_on():
 
 
 def test_a_point_is_evaluated_once():
-    from sim.scenario_file import load_scenario
+    from sim.scenario.reading import load_scenario
 
     loaded = load_scenario(md1())
     ran = []

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sim.errors import ConfigError
-from sim.scenario import PoliciesConfig, Scenario
+from sim.scenario.sections import PoliciesConfig, Scenario
 
 Raw = dict[str, Any]
 

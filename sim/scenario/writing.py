@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from sim.scenario import Scenario
+from sim.scenario.sections import Scenario
 
 WORKLOAD = """\
 workload:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from sim.scenario import Scenario
-from sim.scenario_file import load_scenario
-from sim.scenario_text import scenario_text
-from sim.vllm_flags import parse_vllm_command
+from sim.scenario.reading import load_scenario
+from sim.scenario.sections import Scenario
+from sim.scenario.vllm_flags import parse_vllm_command
+from sim.scenario.writing import scenario_text
 from workloads.errors import ConfigError, InputError
 
 GOOD = {
