@@ -119,7 +119,9 @@ def with_own_work(profile: Profile, host: HostOverhead, rows: Sequence[ServingRo
     kernels = _kernels(profile, rows)
     left = [Kernels(k.seconds + _overhead(host, k), 0, k.sequences, k.tpot_s, k.curve_id) for k in kernels]
     base, _, per_seq = _fit(left).tolist()
-    return host.model_copy(update={"cpu_base_s": base, "cpu_per_seq_s": per_seq})
+    models = ", ".join(sorted({load_model(row.model).name for row in rows}))
+    notes = f"{host.notes}; own work: {len(rows)} rows of {models} on {profile.name} that scheduled in turn"
+    return host.model_copy(update={"cpu_base_s": base, "cpu_per_seq_s": per_seq, "notes": notes})
 
 
 def fit_host_to_decodes(profile: Profile, run: DecodeRun) -> HostOverhead:
@@ -172,20 +174,30 @@ def fit_hosts(data: Path) -> dict[str, HostOverhead]:
     reference = load_profile(origin)
     stages = open_loop_rows(data / "vllm_h100_perrequest" / "experiments.csv")
     host = fit_host(reference, serving_rows(table, origin) + stages)
-    host = with_own_work(reference, host, serving_rows(table, origin, "nvidia_internal"))
-    own_work = {"cpu_base_s": host.cpu_base_s, "cpu_per_seq_s": host.cpu_per_seq_s}
-    hosts = {origin: host}
+    in_turn = serving_rows(table, origin, "nvidia_internal")
+    hosts = {origin: with_own_work(reference, host, in_turn)}
     for name in shipped_profiles():
         if name == origin:
             continue
         if rows := serving_rows(table, name):
-            hosts[name] = fit_host(load_profile(name), rows).model_copy(update=own_work)
+            hosts[name] = _own_work_of(hosts[origin], fit_host(load_profile(name), rows))
         elif name in RUNS:
             run = read_decode_run(data / "real_runs_llmservingsim" / RUNS[name])
-            hosts[name] = fit_host_to_decodes(load_profile(name), run).model_copy(update=own_work)
+            hosts[name] = _own_work_of(hosts[origin], fit_host_to_decodes(load_profile(name), run))
         else:
-            hosts[name] = transferred(host, origin)
+            hosts[name] = transferred(hosts[origin], origin)
     return hosts
+
+
+def _own_work_of(known: HostOverhead, host: HostOverhead) -> HostOverhead:
+    own_work = known.notes.split("; own work: ")[-1]
+    return host.model_copy(
+        update={
+            "cpu_base_s": known.cpu_base_s,
+            "cpu_per_seq_s": known.cpu_per_seq_s,
+            "notes": f"{host.notes}; own work taken over: {own_work}",
+        }
+    )
 
 
 def write_hosts(data: Path, folder: Path = SHIPPED) -> None:
