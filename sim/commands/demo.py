@@ -39,7 +39,7 @@ def demo(
 
     """
     check_replaceable(out, COMPARISON)
-    text = files("sim").joinpath("scenarios", "demo.yaml").read_text(encoding="utf-8")
+    text = files("sim").joinpath("scenario", "demo.yaml").read_text(encoding="utf-8")
     scenario = yaml.safe_load(text)
     with progress("compare", 1) as advance:
         comparison = compare(
