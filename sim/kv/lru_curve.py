@@ -1,0 +1,80 @@
+"""How many hits an LRU cache has at every capacity, from one pass over the accesses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.kv.block_accesses import BlockAccesses
+from sim.kv.prefix_replay import Hits
+from sim.kv.stack_distance import last_uses, stack_distances
+from workloads.trace import Int64
+
+
+@dataclass(frozen=True, eq=False)
+class LruCurve:
+    """Entry c of each array is for a cache of c blocks; the last one for all larger ones too."""
+
+    per_block: Int64
+    leading_run: Int64
+    tokens: Int64
+
+    def at(self, capacity: int) -> Hits:
+        """Return the hits of a cache of so many blocks."""
+        at = min(capacity, self.per_block.size - 1)
+        return Hits(int(self.per_block[at]), int(self.leading_run[at]), int(self.tokens[at]))
+
+    @property
+    def infinite(self) -> Hits:
+        """The hits of a cache that never evicts."""
+        return self.at(self.per_block.size)
+
+    def capacity_for(self, share: float) -> int:
+        """Return the fewest blocks with which this share of the infinite cache's hits per block is reached."""
+        return int(np.searchsorted(self.per_block, share * int(self.per_block[-1])))
+
+
+def lru_curve(accesses: BlockAccesses, *, tail_first: bool = False) -> LruCurve:
+    """Replay an LRU cache of every capacity at once; equal to `replay` with the policy `lru` at each.
+
+    Leading runs come from the same distances. Block j of a prompt is within the leading run of a cache of C blocks if
+    it and all blocks before it were resident when the request began, that is if their greatest distance *then* is
+    below C. The greatest distance at the time of use is the same: the block of the prompt that was unused for longest
+    is the deepest of the stack at both times, since nothing before it in the prompt can have been deeper.
+    """
+    if tail_first:
+        flipped = _flipped(accesses)
+        last = last_uses(accesses.blocks[flipped])[flipped]
+    else:
+        last = last_uses(accesses.blocks)
+    distance = stack_distances(last)
+    never = len(accesses)
+    depth = _greatest_so_far(distance, accesses)
+    ends = max(int(distance[distance < never].max(initial=-1)), int(depth[depth < never].max(initial=-1))) + 2
+    return LruCurve(
+        per_block=_cumulative(distance, None, ends),
+        leading_run=_cumulative(depth, None, ends),
+        tokens=_cumulative(depth, accesses.tokens, ends),
+    )
+
+
+def _flipped(accesses: BlockAccesses) -> Int64:
+    """Return the places of all accesses with each request's in reverse; its own inverse."""
+    counts = np.diff(accesses.offsets)
+    last = np.repeat(accesses.offsets[1:], counts) - 1
+    return last - accesses.positions
+
+
+def _greatest_so_far(distance: Int64, accesses: BlockAccesses) -> Int64:
+    """Return the greatest distance of each block and those before it in its request."""
+    step = len(accesses) + 1  # more than any distance: a later request starts above all before
+    request = np.repeat(np.arange(accesses.offsets.size - 1), np.diff(accesses.offsets))
+    return np.maximum.accumulate(distance + request * step) - request * step
+
+
+def _cumulative(distance: Int64, weights: Int64 | None, size: int) -> Int64:
+    """Return, for 0 <= c < size, the sum of the weights of all distances below c."""
+    near = distance < size - 1
+    counts = np.bincount(distance[near], None if weights is None else weights[near], minlength=size - 1)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
