@@ -31,9 +31,8 @@ from sim.studies.stream import Stream, at_once, replication_seeds, same_requests
 STABLE = 0.98  # of the saturation rate; above, a queue needs longer than any run to show that it stays finite
 FAR = 2.0  # factor on a limit beyond which one run decides
 WARMUP = 0.1  # share of a drawn stream that starts on an empty service; left out
-TURNOVERS = (
-    10  # a run holds so many times the requests that are in the system at once, else it is all warm-up
-)
+# A run holds so many times the requests that are in the system at once, else it is all warm-up.
+TURNOVERS = 10
 MOST_REQUESTS = 20_000  # drawn for that
 MOST_REPLICATIONS = 10
 _SATURATION_RUNS = 3

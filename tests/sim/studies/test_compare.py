@@ -143,6 +143,14 @@ class TestWarmup:
         assert found.warmup.removed == max(found.warmup.by_arm.values())
         assert found.warmup.removed <= found.warmup.requests / 2
 
+    def test_metrics_are_of_the_requests_after_it(self):
+        found = run(EAGER, 1, workload={"request_rate": 300.0})
+        requests, removed = found.runs[0].requests, found.warmup.removed
+        assert removed > 0
+        assert found.arms[0].metrics["mean_ttft_ms"] == pytest.approx(requests.ttft_ns[removed:].mean() / 1e6)
+        p99 = np.percentile(requests.e2el_ns[removed:], 99) / 1e6
+        assert found.arms[0].metrics["p99_e2el_ms"] == pytest.approx(p99)
+
     def test_overload_is_named(self):
         found = run(EAGER, workload={"request_rate": 1000.0})
         assert any("no steady state" in warning for warning in found.warnings)
