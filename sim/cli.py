@@ -25,6 +25,7 @@ app.command("sim.commands.run:run", name="run")
 app.command("sim.commands.compare:compare", name="compare")
 app.command("sim.commands.plan:plan", name="plan")
 app.command("sim.commands.demo:demo", name="demo")
+app.command("sim.commands.cache:cache", name="cache")
 app.command("sim.commands.init:init", name="init")
 app.command("sim.commands.init:schema", name="schema")
 

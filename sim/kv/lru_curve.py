@@ -14,14 +14,18 @@ from workloads.trace import Int64
 
 @dataclass(frozen=True, eq=False)
 class LruCurve:
-    """Entry c of each array is for a cache of c blocks; the last one for all larger ones too."""
+    """Entry c of each array is for a cache of c blocks; the last one for all larger ones too.
+
+    valid_from  the smallest capacity for which this is what a replay gives
+    """
 
     per_block: Int64
     leading_run: Int64
     tokens: Int64
+    valid_from: int = 0
 
     def at(self, capacity: int) -> Hits:
-        """Return the hits of a cache of so many blocks."""
+        """Return the hits of a cache of so many blocks, at least `valid_from`."""
         at = min(capacity, self.per_block.size - 1)
         return Hits(int(self.per_block[at]), int(self.leading_run[at]), int(self.tokens[at]))
 
@@ -35,7 +39,7 @@ class LruCurve:
         return int(np.searchsorted(self.per_block, share * int(self.per_block[-1])))
 
 
-def lru_curve(accesses: BlockAccesses, *, tail_first: bool = False) -> LruCurve:
+def lru_curve(accesses: BlockAccesses) -> LruCurve:
     """Replay an LRU cache of every capacity at once; equal to `replay` with the policy `lru` at each.
 
     Leading runs come from the same distances. Block j of a prompt is within the leading run of a cache of C blocks if
@@ -43,19 +47,31 @@ def lru_curve(accesses: BlockAccesses, *, tail_first: bool = False) -> LruCurve:
     below C. The greatest distance at the time of use is the same: the block of the prompt that was unused for longest
     is the deepest of the stack at both times, since nothing before it in the prompt can have been deeper.
     """
-    if tail_first:
-        flipped = _flipped(accesses)
-        last = last_uses(accesses.blocks[flipped])[flipped]
-    else:
-        last = last_uses(accesses.blocks)
+    return _curve(accesses, last_uses(accesses.blocks))
+
+
+def tail_first_curve(accesses: BlockAccesses) -> LruCurve | None:
+    """Do the same for prompts that are released from the tail; None where a prompt has a block twice.
+
+    A prompt then leaves its blocks as a use from the last to the first would, provided that all of them are still
+    there: so the curve is valid for caches that hold the longest prompt.
+    """
+    flipped = _flipped(accesses)
+    last = last_uses(accesses.blocks[flipped])[flipped]
+    if (last >= accesses.starts).any():
+        return None
+    return _curve(accesses, last, int(np.diff(accesses.offsets).max(initial=0)))
+
+
+def _curve(accesses: BlockAccesses, last: Int64, valid_from: int = 0) -> LruCurve:
     distance = stack_distances(last)
-    never = len(accesses)
     depth = _greatest_so_far(distance, accesses)
-    ends = max(int(distance[distance < never].max(initial=-1)), int(depth[depth < never].max(initial=-1))) + 2
+    size = 2 + int(distance[distance < len(accesses)].max(initial=-1))  # depths are distances too
     return LruCurve(
-        per_block=_cumulative(distance, None, ends),
-        leading_run=_cumulative(depth, None, ends),
-        tokens=_cumulative(depth, accesses.tokens, ends),
+        per_block=_cumulative(distance, None, size),
+        leading_run=_cumulative(depth, None, size),
+        tokens=_cumulative(depth, accesses.tokens, size),
+        valid_from=valid_from,
     )
 
 

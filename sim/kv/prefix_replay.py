@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from sim.kv.block_accesses import BlockAccesses
 from sim.kv.eviction.decision import Eviction, EvictionConfig
+from sim.kv.eviction.ttl import Ttl
 from workloads.errors import ConfigError
 
 
@@ -40,6 +41,10 @@ def replay(
     """Replay a trace on a cache of `capacity` blocks under an eviction policy."""
     if capacity < 1:
         raise ConfigError(f"capacity: {capacity} is not a number of blocks; give at least 1")
+    if accesses.now_ns is None and isinstance(config, Ttl):
+        raise ConfigError(
+            "eviction: ttl counts seconds, and the trace has no arrival times; give another policy"
+        )
     bounds = accesses.offsets.tolist()
     times = [0] * (len(bounds) - 1) if accesses.now_ns is None else accesses.now_ns.tolist()
     everything, tokens = accesses.blocks.tolist(), accesses.tokens.tolist()

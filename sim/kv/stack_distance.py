@@ -16,6 +16,7 @@ since last[q] > last[t] implies q > last[t], these are the q < t with last[q] > 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workloads.trace import Int64
 
@@ -30,7 +31,10 @@ def last_uses(blocks: Int64) -> Int64:
 
 
 def stack_distances(last: Int64) -> Int64:
-    """Return the LRU stack distance of every access; of a first one, the number of accesses, which no distance reaches."""
+    """Return the LRU stack distance of every access.
+
+    A first access gets the number of accesses, which no distance reaches.
+    """
     distance = np.full(last.size, last.size)
     repeats = np.flatnonzero(last >= 0)
     since = last[repeats]
@@ -53,8 +57,8 @@ def larger_before(permutation: Int64) -> Int64:
     starts at place h. An element with the bit 0 has before it, larger by this bit, the ones of its group so far.
     """
     size = permutation.size
-    kind = np.int32 if size < 2**30 else np.int64
-    value = permutation.astype(kind)
+    kind: np.dtype[np.signedinteger] = np.dtype(np.int32 if size < 2**30 else np.int64)
+    value: NDArray[np.signedinteger] = permutation.astype(kind)
     larger = np.zeros(size, dtype=kind)  # by value
     ones = np.zeros(size + 1, dtype=kind)  # how many have the bit, up to a place
     place = np.arange(size, dtype=kind)

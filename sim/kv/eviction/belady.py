@@ -26,7 +26,9 @@ class Belady(BaseModel):
 
     def build(self, num_blocks: int, uses: Sequence[int] | None = None) -> ScoredEviction[int]:  # noqa: ARG002
         if uses is None:
-            raise ConfigError("eviction: belady must know all uses to come, and only the replay of a trace does")
+            raise ConfigError(
+                "eviction: belady must know all uses to come, and only the replay of a trace does"
+            )
         return ScoredEviction(Imminence(uses))
 
 

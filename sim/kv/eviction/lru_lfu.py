@@ -28,7 +28,7 @@ class LruLfu(BaseModel):
 
     name: Literal["lru_lfu"] = "lru_lfu"
     half_life: Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(_number)] = 1.0
-    """Uses of the cache after which a use counts half, as a multiple of the cache's blocks; at least one use. "inf": LFU."""
+    """When a use counts half: so many uses later, as a multiple of the cache's blocks; at least one. "inf" is LFU."""
 
     def build(self, num_blocks: int, uses: Sequence[int] | None = None) -> ScoredEviction[float]:  # noqa: ARG002
         return ScoredEviction(FadingCount(max(1.0, self.half_life * num_blocks)))

@@ -1,4 +1,4 @@
-"""What most policies have in common: the block with the smallest score goes first, among equals the one not used longest.
+"""What most policies have in common: the smallest score goes first, among equals the block not used for longest.
 
 Such a policy is its score: what one more use makes of it.
 """
@@ -24,7 +24,7 @@ class ScoredEviction(Generic[S]):
     """O(log n) per block at most; O(1) for a use that raises the score."""
 
     def __init__(self, score: Score[S]) -> None:
-        self._score = score
+        self._score: Score[S] = score
         self._recency = 0
         self._scores: dict[int, S] = {}  # of every block of the cache
         self._free = Ranking()
