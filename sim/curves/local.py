@@ -26,12 +26,12 @@ def smoother(points: Float, queries: Float, bandwidth: Float) -> Float:
         weight = np.exp(-0.5 * (square - nearest[:, None]))
         design = np.concatenate([np.ones((*square.shape, 1)), offset], axis=2)
         weighted = design * weight[:, :, None]
-        normal = weighted.transpose(0, 2, 1) @ design
+        normal = np.einsum("qni,qnj->qij", weighted, design)  # small products: threads of BLAS would only wait
         damping = (RIDGE + nearest) * weight.sum(axis=1)
         for axis in range(1, design.shape[2]):
             normal[:, axis, axis] += damping
         picked = np.zeros((len(part), design.shape[2], 1))
         picked[:, 0] = 1.0
         solved = np.linalg.solve(normal, picked)
-        out[start : start + CHUNK] = (weighted @ solved)[:, :, 0]
+        out[start : start + CHUNK] = np.einsum("qni,qi->qn", weighted, solved[:, :, 0])
     return out
