@@ -27,6 +27,7 @@ from workloads.replacing import replacing
 from workloads.trace import Trace
 
 _MOST_CAPACITIES = 100_000
+_MOST_BLOCKS = 10**12
 _Repeated = Parameter(negative="", consume_multiple=False)
 
 
@@ -37,6 +38,7 @@ def cache(
     eviction: Annotated[tuple[str, ...], _Repeated] = ("lru",),
     block_tokens: int | None = None,
     num_requests: int | None = None,
+    drop_failed: Annotated[bool, Parameter(negative="")] = False,
     seed: int | None = None,
     out: Path | None = None,
     force: Annotated[bool, Parameter(negative="")] = False,
@@ -58,9 +60,11 @@ def cache(
         Policy: lru, lfu, lfu_perfect, lru_lfu, fifo, ttl, length_aware or belady, with _tail_first behind it to release
         prompts from the tail; or a mapping, '{name: ttl, ttl_s: 60}'. May be repeated.
     block_tokens
-        Tokens of a block, where the trace's own size should not hold; partly filled blocks are then not shared.
+        Tokens of a block, where they should be others than the trace's; partly filled blocks are then never shared.
     num_requests
         Only the first so many requests.
+    drop_failed
+        Keep requests that failed in the trace out.
     seed
         Seed of the draw, where TRACE is a model; 0 by default.
     out
@@ -73,7 +77,8 @@ def cache(
     """
     sizes = _capacities(capacity)
     policies = list(dict.fromkeys(parse_eviction(text) for text in eviction))
-    accesses = BlockAccesses.of(_load(trace, num_requests, seed, block_tokens))
+    requests = _load(trace, num_requests, seed, drop_failed=drop_failed)
+    accesses = BlockAccesses.of(requests if block_tokens is None else expand_hashes(requests, block_tokens))
     with nullcontext() if out is None else replacing(out, force=force) as draft:
         with progress("cache", len(sizes) * len(policies)) as advance:
             found = study(accesses, policies, sizes, advance)
@@ -125,17 +130,16 @@ def _sentence(found: CacheStudy) -> str:
     )
 
 
-def _load(name: str, num_requests: int | None, seed: int | None, block_tokens: int | None) -> Trace:
+def _load(name: str, num_requests: int | None, seed: int | None, *, drop_failed: bool) -> Trace:
     if num_requests is not None and num_requests < 1:
         raise ConfigError(f"--num-requests: {num_requests} is not a number of requests; give at least 1")
-    is_model = name in SHIPPED or is_model_file(Path(name))
-    if is_model:
-        trace = _draw(name, num_requests, 0 if seed is None else seed)
-    elif seed is not None:
+    if name in SHIPPED or is_model_file(Path(name)):
+        if drop_failed:
+            raise ConfigError(f"--drop-failed: acts on a trace file, and {name} is a model; leave it out")
+        return _draw(name, num_requests, 0 if seed is None else seed)
+    if seed is not None:
         raise ConfigError(f"--seed: draws from a model, and {name} is a file; leave it out")
-    else:
-        trace = _read(name, num_requests)
-    return trace if block_tokens is None else expand_hashes(trace, block_tokens)
+    return _read(name, num_requests, drop_failed=drop_failed)
 
 
 def _draw(name: str, num_requests: int | None, seed: int) -> Trace:
@@ -149,13 +153,13 @@ def _draw(name: str, num_requests: int | None, seed: int) -> Trace:
     return build_workload(parse_workload(section), np.random.SeedSequence(seed)).trace
 
 
-def _read(name: str, num_requests: int | None) -> Trace:
+def _read(name: str, num_requests: int | None, *, drop_failed: bool) -> Trace:
     path = Path(name)
     if not path.exists():
         near = difflib.get_close_matches(name, SHIPPED, 1)
         hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(SHIPPED)}"
         raise ConfigError(f"{name}: neither a file nor a shipped model; {hint}")
-    trace = read_trace(path)
+    trace = read_trace(path, drop_failed=drop_failed)
     if num_requests is not None and num_requests > len(trace):
         raise ConfigError(f"--num-requests: {num_requests}, but {name} has {len(trace)} requests")
     return trace if num_requests is None else trace.head(num_requests)
@@ -167,10 +171,8 @@ def _capacities(texts: Sequence[str]) -> list[int]:
     for text in texts:
         for part in text.split(","):
             found.update(_range(part))
-            if len(found) > _MOST_CAPACITIES:
-                raise ConfigError(
-                    f"--capacity {text}: more than {_MOST_CAPACITIES} caches; give a larger step"
-                )
+    if len(found) > _MOST_CAPACITIES:
+        raise ConfigError(f"--capacity: {len(found)} caches; give at most {_MOST_CAPACITIES}")
     return sorted(found)
 
 
@@ -187,4 +189,6 @@ def _range(part: str) -> range:
         raise ConfigError(
             f"--capacity {part}: at least 1 block is needed, and a range goes upwards by at least 1"
         )
+    if last > _MOST_BLOCKS or (last - first) // step >= _MOST_CAPACITIES:
+        raise ConfigError(f"--capacity {part}: more than {_MOST_BLOCKS} blocks or {_MOST_CAPACITIES} caches")
     return range(first, last + 1, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,8 @@ class LruCurve:
 
     def capacity_for(self, share: float) -> int:
         """Return the fewest blocks with which this share of the infinite cache's hits per block is reached."""
-        return int(np.searchsorted(self.per_block, share * int(self.per_block[-1])))
+        wanted = math.ceil(share * int(self.per_block[-1]) - 1e-9)  # 0.9 x 10 is 9, whatever floats say
+        return int(np.searchsorted(self.per_block, wanted))
 
 
 def lru_curve(accesses: BlockAccesses) -> LruCurve:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from sim.kv.eviction.scored import ScoredEviction
 
@@ -21,13 +21,25 @@ def _number(value: Any) -> Any:  # noqa: ANN401  whatever a scenario holds
     return math.inf if value == "inf" else value
 
 
+def _text(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value
+
+
+HalfLife = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=True),
+    BeforeValidator(_number),
+    PlainSerializer(_text, return_type=float | str),
+]
+
+
 class LruLfu(BaseModel):
     """Evict the block whose uses, counted half after each half-life, are worth least."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["lru_lfu"] = "lru_lfu"
-    half_life: Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(_number)] = 1.0
+    half_life: HalfLife = 1.0
     """When a use counts half: so many uses later, as a multiple of the cache's blocks; at least one. "inf" is LFU."""
 
     def build(self, num_blocks: int, uses: Sequence[int] | None = None) -> ScoredEviction[float]:  # noqa: ARG002
