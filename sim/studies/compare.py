@@ -24,7 +24,7 @@ from sim.studies.flags import engine_flags
 from sim.studies.observations import METRICS, Observations, split_metric
 from sim.studies.paired_runs import OnRun, PairedRuns
 from sim.studies.pairs import Difference, Estimates, verdict
-from sim.studies.statistics import CONFIDENCE, Float64, count_blocks, means, mser5, paired_draws
+from sim.studies.statistics import CONFIDENCE, DRAWS, Float64, count_blocks, means, mser5, paired_draws
 from sim.studies.stream import replication_seeds
 from workloads.build import Workload
 
@@ -107,11 +107,13 @@ def compare(
     seed: int | None = None,
     build: Build = build_service,
     on_run: OnRun | None = None,
+    draws: int = DRAWS,
 ) -> Comparison:
     """Run every combination of the values in `vary` (`PATH=A,B`) on the same requests.
 
     `winner` is the best arm by `metric` (default: request_goodput with an slo, else mean_e2el_ms), if it is shown to
-    differ from every other one. `build` makes an arm's service, once; `on_run` is called after each run.
+    differ from every other one. `build` makes an arm's service, once; `on_run` is called after each run;
+    `draws` are the resamples behind the intervals.
     """
     if replications < 1:
         raise ConfigError(f"--replications {replications}: give at least 1")
@@ -125,7 +127,10 @@ def compare(
     samples = [[sample.since(warmup.removed) for sample in arm] for arm in runs.observations]
     rng = np.random.default_rng(np.random.SeedSequence([base.seed, _BOOTSTRAP]))
     estimates = Estimates(
-        names, np.array([means(arm) for arm in samples]), paired_draws(samples, rng), count_blocks(samples[0])
+        names,
+        np.array([means(arm) for arm in samples]),
+        paired_draws(samples, rng, draws),
+        count_blocks(samples[0]),
     )
     known = [name for name in METRICS if name != "request_goodput" or base.slo.limits_ms]
     arms = tuple(_arm(scenario, estimates, at, known, runs) for at, scenario in enumerate(scenarios))

@@ -127,12 +127,20 @@ class TestReplications:
 
     def test_a_service_is_built_once_an_arm(self):
         built = []
-        compare(scenario(), EAGER, replications=3, build=lambda given: built.append(given) or build(given))
+        compare(
+            scenario(),
+            EAGER,
+            replications=3,
+            draws=9,
+            build=lambda given: built.append(given) or build(given),
+        )
         assert len(built) == 2
 
     def test_each_run_is_reported(self):
         seen = []
-        compare(scenario(), EAGER, replications=3, build=build, on_run=lambda *what: seen.append(what))
+        compare(
+            scenario(), EAGER, replications=3, draws=9, build=build, on_run=lambda *what: seen.append(what)
+        )
         assert seen == [("enforce_eager=false", 6), ("enforce_eager=true", 6)] * 3
 
 
