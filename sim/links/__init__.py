@@ -1,9 +1,11 @@
 """Links and the flows that share them: HBM, PCIe each way, NVLink, NIC, disk.
 
-sharing.py   max-min fair rates, in exact fractions
-flow.py      a flow, and the flows that always run at one rate
-link.py      a link, and who used it
-fabric.py    all links of a run: starts, ends, cancellations, on the simulated clock
-history.py   who used which link when, as change points
-stretch.py   what a step costs beside flows on HBM
+fabric.py      all links of a run: starts, ends, cancellations, on the simulated clock
+link.py        a link, and the account of who used it
+flow.py        a flow along a path of links
+rate_class.py  flows that always run at one rate, and when the first of them ends
+sharing.py     max-min fair rates, in exact fractions
+history.py     who used which link when, as change points
+stretch.py     what an engine step costs beside flows on HBM
+machine.py     the links of a GPU and its host, from a profile
 """

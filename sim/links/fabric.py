@@ -128,9 +128,14 @@ class Fabric:
         times += [enters_ns for near in links for enters_ns in near.waiting.values()]
         return min(times, default=None)
 
-    def use(self, link: Link) -> tuple[LinkUse, dict[str, LinkUse]]:
-        """The account of a link from time 0 to now, in all and by owner, bytes in flight included."""
+    def use(self, link: Link, duration_ns: int | None = None) -> tuple[LinkUse, dict[str, LinkUse]]:
+        """The account of a link to now, in all and by owner, bytes in flight included.
+
+        Utilization is over `duration_ns`, by default all time to now. After a run give the run's own: timers that
+        were set for ends that then came earlier still pass, and the clock with them.
+        """
         now = self.env.now_ns
+        duration = now if duration_ns is None else duration_ns
         in_flight = dict.fromkeys(link.owners, 0)
         for rate_class in link.classes:
             times = rate_class.path.count(link)
@@ -138,8 +143,9 @@ class Fabric:
                 if flow.num_bytes is not None:
                     in_flight[flow.owner] += times * rate_class.moved_bytes(flow, now)
         bandwidth = link.bytes_per_s
-        return link.total.use(now, sum(in_flight.values()), bandwidth), {
-            owner: account.use(now, in_flight[owner], bandwidth) for owner, account in link.owners.items()
+        return link.total.use(now, duration, sum(in_flight.values()), bandwidth), {
+            owner: account.use(now, duration, in_flight[owner], bandwidth)
+            for owner, account in link.owners.items()
         }
 
     def history(self) -> dict[str, dict[str, Points]]:
@@ -224,10 +230,10 @@ class Fabric:
             bandwidth = {link.index: link.bytes_per_s for c in classes for link in c.path}
             rates = self._rates[state] = max_min_rates(bandwidth, [c.demand for c in classes])
         for rate_class, rate in zip(classes, rates, strict=True):
-            if rate != rate_class.rate:
+            if rate is not rate_class.rate and rate != rate_class.rate:
                 rate_class.set_rate(rate, now)
                 changed.update(dict.fromkeys(rate_class.path))
-            elif changed.keys().isdisjoint(rate_class.path):
+            elif rate_class.planned:
                 continue
             rate_class.plan_end(now)
             for owner, flows in rate_class.owners.items():

@@ -72,7 +72,8 @@ class Flow:
         """The part of a link's bandwidth that is the flow's now; exactly 1.0 where nothing else takes of it."""
         if self not in self.rate_class.members:
             return 0.0
-        return float(self.rate_class.rate * self.path.count(link) / link.bytes_per_s)
+        rate = self.rate_class.rate
+        return rate.numerator * self.path.count(link) / (rate.denominator * link.bytes_per_s)
 
     def credit(self, num_bytes: int) -> None:
         """Tell a standing flow what it moved."""

@@ -48,10 +48,10 @@ class Account:
         if not self.flows:
             self.busy_ns += now_ns - self.since_ns
 
-    def use(self, now_ns: int, in_flight_bytes: int, bytes_per_s: int) -> LinkUse:
+    def use(self, now_ns: int, duration_ns: int, in_flight_bytes: int, bytes_per_s: int) -> LinkUse:
         moved = self.bytes_total + in_flight_bytes
         busy_s = (self.busy_ns + (now_ns - self.since_ns if self.flows else 0)) / NS_PER_S
-        could = bytes_per_s * now_ns / NS_PER_S
+        could = bytes_per_s * duration_ns / NS_PER_S
         return LinkUse(moved, busy_s, moved / could if could else 0.0, moved / busy_s if busy_s else 0.0)
 
 

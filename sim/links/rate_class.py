@@ -29,6 +29,7 @@ class RateClass:
     """The flows of one path, weight and limit that are on the links now.
 
     end_ns     when the first of them ends if nothing changes; None: none of them will
+    planned    whether `end_ns` is that of the present rate and members
     wake_ns    the time at which the fabric looks at the class next, not after `end_ns`
     """
 
@@ -42,6 +43,7 @@ class RateClass:
         self.rate = Fraction(0)  # of each flow [bytes/s]
         self.bytes_per_s = 0.0
         self.end_ns: int | None = None
+        self.planned = True
         self.wake_ns: int | None = None
         self._total = 0
         self._unit = 1
@@ -61,10 +63,12 @@ class RateClass:
             end = self._total + flow.num_bytes * NS_PER_S * self._unit
             heappush(self._ends, (end, flow.index, flow))
         self.members[flow] = end
+        self.planned = False
         self.owners[flow.owner] = self.owners.get(flow.owner, 0) + 1
 
     def leave(self, flow: Flow) -> None:
         del self.members[flow]
+        self.planned = False
         self.owners[flow.owner] -= 1
 
     def set_rate(self, rate: Fraction, now_ns: int) -> None:
@@ -77,11 +81,13 @@ class RateClass:
             self._ends = [(end * factor, index, flow) for end, index, flow in self._ends]
             self.members = {f: None if end is None else end * factor for f, end in self.members.items()}
         self.rate = rate
+        self.planned = False
         self.bytes_per_s = float(rate)
         self._per_ns = rate.numerator * (self._unit // rate.denominator)
 
     def plan_end(self, now_ns: int) -> None:
         """Bring `end_ns` up to date, after a change of the rate or of the members."""
+        self.planned = True
         self._settle(now_ns)
         ends = self._ends
         while ends and ends[0][2] not in self.members:  # cancelled

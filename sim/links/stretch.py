@@ -16,10 +16,11 @@ compute. `compute_s` may be the time of arithmetic alone or the whole time on th
 by memory already takes at least bytes / W, and only what exceeds it counts. `slack_s` is time that the GPU waits for
 the host within the step: a GPU that finishes later waits less.
 
-One phase for the whole step is the optimistic end: the traffic of its attention may hide behind the arithmetic of its
-GEMMs. The more phases, the less hides. W should be what kernels reach, not the vendor's figure, or the difference
-between the two hides the first of the other flows' traffic. The share is that at the step's start: a change within
-the step acts from the next one on.
+One phase for the whole step is the lower end: the traffic of its attention may hide behind the arithmetic of its
+GEMMs, behind launches, and behind the difference between what kernels reach and W, if that is the vendor's figure.
+Kernels that run one after the other hide less. `in_turn` is the upper end: nothing hides, all bytes wait. Kernel by
+kernel, with a phase for each, lies between. The share is that at the step's start: a change within the step acts
+from the next one on.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ from numpy.typing import NDArray
 from sim.engine.clock import NS_PER_S
 
 Float = NDArray[np.float64]
+
+
+def in_turn(busy_s: float, hbm_bytes: float, hbm_bytes_per_s: float) -> list[tuple[float, float]]:
+    """Phases of a step whose GPU time falls into traffic, which stretches, and a rest that does not."""
+    return [(0.0, hbm_bytes), (max(busy_s - hbm_bytes / hbm_bytes_per_s, 0.0), 0.0)]
 
 
 def stretched_ns(
