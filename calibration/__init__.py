@@ -1,1 +1,8 @@
-"""Measurements become a Profile (the cost of work), with residuals and provenance."""
+"""Measurements become profiles here: kernel tables -> curves with residuals, serving rows -> host overhead.
+
+The shipped profiles are made by
+
+    servetwin profile fit --kernels DATA/kernels --out sim/profiles --force
+
+and judged again by `servetwin profile validate NAME --kernels DATA/kernels`.
+"""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibration.compare_profiles import Change
-from sim.profile import Profile, Residual
+from sim.profile import HostOverhead, Profile, Residual
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -61,13 +61,18 @@ def profile_lines(profile: Profile) -> str:
         f"{profile.name}: {profile.engine}, fitted {profile.created}, {profile.content_hash[:12]}",
         f"memory {device.memory_bytes / 2**30:.2f} GiB ({device.memory_source})",
         f"HBM {device.hbm_bytes_per_s / 1e9:,.0f} GB/s, TFLOP/s {peaks}, {device.sm_count} SMs, {link}",
-        "host overhead: none fitted"
-        if host is None
-        else f"host overhead: {host.base_s * 1e3:.2f} ms ({host.source})",
+        "host overhead: none fitted" if host is None else _host_line(host),
     ]
     if profile.residuals:
         lines += ["", "error on whole shapes held out of the fit:", residual_lines(profile.residuals)]
     return "\n".join(lines)
+
+
+def _host_line(host: HostOverhead) -> str:
+    return (
+        f"host overhead of a step: {host.base_s * 1e6:.0f} us + {host.per_layer_s * 1e6:.1f} us a layer "
+        f"+ {host.per_seq_s * 1e6:.1f} us a sequence ({host.source})"
+    )
 
 
 def residual_lines(residuals: Sequence[Residual]) -> str:
