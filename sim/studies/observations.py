@@ -173,19 +173,16 @@ class _Sorted:
         total = int(upto[-1]) if upto.size else 0
         if total == 0:
             return [np.nan] * len(names)
+        shares = [50.0 if name == "median" else float(name[1:]) for name in names if name != "mean"]
+        positions = np.array(shares) / 100 * (total - 1)
+        low = positions.astype(np.int64)
+        at = np.searchsorted(upto, np.concatenate([low, np.minimum(low + 1, total - 1)]), side="right")
+        below, above = self.values[at].reshape(2, -1)
+        quantiles = iter((below + (above - below) * (positions - low)).tolist())
         return [
-            _dot(self.values, chosen.astype(np.float64)) / total
-            if name == "mean"
-            else self._percentile(upto, total, name)
+            _dot(self.values, chosen.astype(np.float64)) / total if name == "mean" else next(quantiles)
             for name in names
         ]
-
-    def _percentile(self, upto: Int64, total: int, name: str) -> float:
-        position = (50.0 if name == "median" else float(name[1:])) / 100 * (total - 1)
-        low = int(position)
-        at = np.searchsorted(upto, (low, min(low + 1, total - 1)), side="right")
-        below, above = float(self.values[at[0]]), float(self.values[at[1]])
-        return below + (above - below) * (position - low)
 
 
 def _dot(one: Float64, other: Float64) -> float:

@@ -26,7 +26,13 @@ def build(given):
 def run(vary, replications=3, *, metric=None, seed=None, **sections):
     sections.setdefault("slo", SLO)
     return compare(
-        scenario(**sections), vary, replications=replications, metric=metric, seed=seed, build=build
+        scenario(**sections),
+        vary,
+        replications=replications,
+        metric=metric,
+        seed=seed,
+        build=build,
+        draws=200,
     )
 
 
