@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 
 from calibration.decode_ticks import DecodeRun, read_decode_run
 from calibration.serving_rows import ServingRow, open_loop_rows, serving_rows
-from sim.cost import CompiledCost, compile_cost
+from sim.cost.compiled import CompiledCost, compile_cost
 from sim.model import load_model
 from sim.profile import SHIPPED, HostOverhead, Profile, load_profile, shipped_profiles
 from workloads.errors import InputError

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sim.cudagraph import capture_sizes
+from sim.cost.cuda_graphs import capture_sizes
 from sim.errors import CapacityError
 from sim.model import ModelSpec
 

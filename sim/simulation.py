@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sim.batching.decision import EngineLimits
-from sim.cost import CompiledCost, compile_cost
+from sim.cost.compiled import CompiledCost, compile_cost
 from sim.engine.clock import NS_PER_MS
 from sim.engine.cluster import run_cluster
 from sim.engine.records import Status, StepColumns

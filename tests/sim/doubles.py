@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.batching.decision import EngineLimits, EngineView, StepLimits
+from sim.cost.step_cost import StepCost, StepParts
 from sim.profile import HostOverhead
-from sim.step_cost import StepCost, StepParts
 from workloads.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.cudagraph import capture_sizes, padded_tokens
+from sim.cost.cuda_graphs import capture_sizes, padded_tokens
 from sim.errors import CapacityError
 from sim.memory import (
     COMMUNICATOR_BYTES,

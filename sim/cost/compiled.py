@@ -18,16 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.chunk_cost import ChunkGrid
-from sim.cost_terms import StepTerms, kernels_per_layer, total
-from sim.cudagraph import capture_sizes, padded_tokens
-from sim.host_time import HostTime
+from sim.cost.chunks import ChunkGrid
+from sim.cost.cuda_graphs import capture_sizes, padded_tokens
+from sim.cost.host_time import HostTime
+from sim.cost.segments import Segments, ladder, through
+from sim.cost.step_cost import StepParts
+from sim.cost.terms import StepTerms, kernels_per_layer, total
 from sim.model import ModelSpec
 from sim.profile import Profile
-from sim.segments import Segments, ladder, through
-from sim.step_cost import StepCost, StepParts
-
-__all__ = ["CompiledCost", "StepCost", "StepParts", "compile_cost"]
 
 # CPU time of one kernel launch outside a graph: the cheapest eager kernels of Vidur's H100 tables (norms, few
 # tokens) take 4 us, which is launch, not work.

@@ -6,8 +6,8 @@ from bisect import bisect_right
 
 import numpy as np
 
-from sim.cost_terms import StepTerms
-from sim.segments import ladder
+from sim.cost.segments import ladder
+from sim.cost.terms import StepTerms
 
 _KNOTS_PER_OCTAVE = 8
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.cost import EAGER_LAUNCH_S, compile_cost
+from sim.cost.compiled import EAGER_LAUNCH_S, compile_cost
 from sim.model import ModelSpec, MoeSpec, load_model
 from sim.profile import HostOverhead, load_profile, shipped_profiles
 from tests.sim.doubles import ClosedFormProfile
