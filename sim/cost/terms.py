@@ -152,11 +152,16 @@ class StepTerms:
         return terms
 
     def decode_attention(self, num_seqs: int, context_tokens: ArrayLike, *, window: bool) -> Float:
-        """All layers with (or without) the sliding window; context is summed over the sequences."""
+        """All layers with (or without) the sliding window; context is summed over the sequences.
+
+        From HBM: between two visits to a layer's KV the other layers push it out of the L2.
+        """
         layers = self.model.num_window_layers if window else self.model.num_full_layers
         size = (self.model.sliding_window or 0) if window else 0
         layout = (self.decode_kv_dtype, *self.attention_layout[1:])
-        return layers * self.profile.decode_attention_s(*layout, size, num_seqs, context_tokens)
+        return layers * self.profile.decode_attention_s(
+            *layout, size, num_seqs, context_tokens, from_hbm=True
+        )
 
     def prefill_attention(self, new_tokens: ArrayLike, context_tokens: ArrayLike) -> Float:
         """All layers, without the launches: what one more sequence adds to a launch."""

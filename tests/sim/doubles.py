@@ -121,7 +121,9 @@ class ClosedFormProfile:
         reach = np.minimum(c, window) if window else c
         return 2e-6 + heads * head_dim * (q * reach + q * (q + 1) / 2) * 1e-15
 
-    def decode_attention_s(self, kv_dtype, heads, kv_heads, head_dim, window, num_seqs, context_tokens):
+    def decode_attention_s(
+        self, kv_dtype, heads, kv_heads, head_dim, window, num_seqs, context_tokens, *, from_hbm=False
+    ):
         s = np.asarray(context_tokens, dtype=float) * (0.5 if kv_dtype == "fp8" else 1.0)
         bends = sum((np.maximum(s - kink, 0.0) for kink in self.kinks), start=np.zeros_like(s))
         return 2e-6 + kv_heads * head_dim * (s + bends) * 1e-12 + num_seqs * 1e-9
