@@ -317,6 +317,17 @@ def test_stack_distances_by_hand():
     assert stack_distances(last).tolist() == [6, 6, 6, 1, 0, 2]
 
 
+def test_the_capacity_for_a_share_counts_whole_hits():
+    """There and back: a cache of c blocks hits c times, of 50."""
+    blocks = [*range(50), *reversed(range(50))]
+    curve = lru_curve(BlockAccesses.of(trace_of([[b] for b in blocks])))
+    assert curve.per_block.tolist() == list(range(51))
+    assert curve.capacity_for(0.5) == 25
+    assert curve.capacity_for(0.51) == 26
+    assert curve.capacity_for(0.99) == 50
+    assert curve.capacity_for(0.14) == 7  # although 0.14 x 50 is above 7 in floats
+
+
 def test_the_capacity_for_a_share_is_the_smallest():
     rng = np.random.default_rng(3)
     accesses = BlockAccesses.of(trace_of([[int(b)] for b in rng.zipf(1.3, 4000) % 500]))
