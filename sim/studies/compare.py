@@ -171,12 +171,13 @@ def _warmup(
 ) -> Warmup:
     """The longest warm-up that MSER-5 finds in any arm, in the latency's mean over replications (Welch's view).
 
-    All arms and replications lose the same requests, so that the pairs stay. A load without a steady state (a trace
-    at its own times, a ramp, all at once) is kept whole: it is what the question is about.
+    All arms and replications lose the same requests, so that the pairs stay. A load without a steady state (the
+    bursts and lulls of a trace, a ramp, all at once) is kept whole: it is what the question is about.
     """
     least = min(len(sample) for arm in observations for sample in arm)
     workload = scenario.workload
-    if not workload.constant_rate and workload.max_concurrency is None:
+    own_pattern = workload.trace is not None and workload.burstiness is None
+    if workload.max_concurrency is None and (own_pattern or not workload.constant_rate):
         return Warmup("none: the load has no steady state, all of it counts", 0, least, {})
     latency = (split_metric(metric) or ("", "e2el"))[1]
     found = {
