@@ -81,22 +81,26 @@ def test_yardstick_bare_simpy(benchmark):
     benchmark.extra_info["timeouts"] = timeouts
 
 
-DECODE_HEAVY = {
-    "model": "llama-3.1-8b",
-    "hardware": {"gpu": "h200_sxm"},
-    "workload": {
-        "input_tokens": 128,
-        "output_tokens": {"uniform": [512, 1024]},
-        "max_concurrency": 64,
-        "num_requests": 1000,
-    },
-}
+def decode_heavy(in_flight: int) -> dict:
+    return {
+        "model": "llama-3.1-8b",
+        "hardware": {"gpu": "h200_sxm"},
+        "workload": {
+            "input_tokens": 128,
+            "output_tokens": {"uniform": [512, 1024]},
+            "max_concurrency": in_flight,
+            "num_requests": 1000,
+        },
+    }
 
 
-@pytest.mark.benchmark(group="fast-forward, decode-heavy: 64 in flight, input 128, output 512-1024")
+@pytest.mark.benchmark(group="fast-forward")
 @pytest.mark.parametrize("fast_forward", [True, False])
-def test_fast_forward(benchmark, fast_forward):
-    measure(benchmark, {**DECODE_HEAVY, "simulation": {"fast_forward": fast_forward}}, rounds=3)
+@pytest.mark.parametrize("load", ["azure", "decode-heavy, 64 in flight", "decode-heavy, 8 in flight"])
+def test_fast_forward(benchmark, load, fast_forward):
+    """Input 128, output 512 to 1024: with 64 in flight a request finishes every 12 steps, with 8 every 96."""
+    raw = azure() if load == "azure" else decode_heavy(64 if "64" in load else 8)
+    measure(benchmark, {**raw, "simulation": {"fast_forward": fast_forward}}, rounds=3)
 
 
 @pytest.mark.benchmark(group="growth: ten times the requests")
