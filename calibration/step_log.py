@@ -27,6 +27,9 @@ class RecordedRequest:
     admit_s: float
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int | None = None
+    system_prompt: str = ""
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class StepLogRun:
     max_model_len: int
     block_size: int
     num_gpu_blocks: int
+    prefix_caching: bool
     requests: tuple[RecordedRequest, ...]
     steps: tuple[RecordedStep, ...]
 
@@ -68,10 +72,6 @@ def read_step_log(directory: Path) -> StepLogRun:
     try:
         meta = json.loads(meta_path.read_text(encoding="utf-8"))
         args: dict[str, Any] = meta["engine_args"]
-        if args.get("enable_prefix_caching", False):
-            raise ConfigError(
-                f"{meta_path}: enable_prefix_caching is true; prefix caching is not replayed yet"
-            )
         return StepLogRun(
             name=str(meta.get("run", directory.name)),
             engine=f"{meta.get('engine', 'engine')} {meta.get('version', '')}".strip(),
@@ -80,6 +80,7 @@ def read_step_log(directory: Path) -> StepLogRun:
             max_model_len=int(args["max_model_len"]),
             block_size=int(meta["block_size"]),
             num_gpu_blocks=int(meta["num_kv_blocks"]),
+            prefix_caching=bool(args.get("enable_prefix_caching", True)),  # the engine's own default
             requests=tuple(_rows(directory / "requests.csv", _request)),
             steps=tuple(_rows(directory / "steps.csv", _step)),
         )
@@ -118,6 +119,9 @@ def _request(row: Mapping[str, str]) -> RecordedRequest:
         float(row["admit_s"]),
         int(row["prompt_tokens"]),
         int(row["output_tokens"]),
+        int(row["cached_tokens"]) if row.get("cached_tokens") else None,
+        row.get("sys_id") or "",
+        row.get("parent") or "",
     )
 
 

@@ -33,9 +33,13 @@ def steps(directory: Path, *, json: Annotated[bool, Parameter(negative="")] = Fa
     if json:
         sys.stdout.write(json_text(_document(comparison)))
     else:
-        print(f"{comparison.run} ({comparison.engine}): {comparison.matching} of {comparison.steps} steps match")
+        print(
+            f"{comparison.run} ({comparison.engine}): {comparison.matching} of {comparison.steps} steps match"
+        )
         for name, count in comparison.matching_by_field.items():
             print(f"  {name:<22} {count}")
+        if comparison.cached_tokens is not None:
+            print(f"cached tokens: {comparison.cached_tokens}")
         if comparison.first_mismatch is not None:
             print(f"first mismatch: {comparison.first_mismatch}")
     return 0 if comparison.exact else 1
@@ -49,4 +53,5 @@ def _document(comparison: StepComparison) -> dict[str, object]:
         "matching": comparison.matching,
         "first_mismatch": comparison.first_mismatch,
         "matching_by_field": comparison.matching_by_field,
+        "cached_tokens": comparison.cached_tokens and vars(comparison.cached_tokens),
     }

@@ -10,17 +10,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from calibration.recorded_prefixes import block_contents
 from calibration.step_log import RecordedStep, StepLogRun
 from sim.batching.chunked import ChunkedBatcher
 from sim.batching.decision import EngineLimits
 from sim.engine.core import BatchPlan, EngineCore
 from sim.engine.request import RequestTable
+from sim.kv.allocators.cached_paged import CachedPagedAllocator
 from sim.kv.allocators.paged import PagedAllocator
 from workloads.errors import ConfigError
 from workloads.trace import NS_PER_S, Trace
 
 COMPOSITION = ("prefill_tokens", "decode_seqs", "preempted")
 """What must be equal for a step to match; the rest is compared and reported beside it."""
+
+
+@dataclass(frozen=True)
+class CachedTokens:
+    """Prompt tokens found in the prefix cache, over all requests, and for how many of them they are equal."""
+
+    engine: int
+    servetwin: int
+    requests: int
+    requests_equal: int
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class StepComparison:
     matching: int
     first_mismatch: dict[str, Any] | None
     matching_by_field: dict[str, int]
+    cached_tokens: CachedTokens | None
 
     @property
     def exact(self) -> bool:
@@ -44,7 +57,8 @@ def compare_steps(run: StepLogRun) -> StepComparison:
     matching = 0
     first: dict[str, Any] | None = None
     by_field: dict[str, int] = {}
-    for number, (recorded, ours) in enumerate(_replay(run)):
+    cached: dict[str, int] = {}
+    for number, (recorded, ours) in enumerate(_replay(run, cached)):
         theirs = _composition(recorded)
         for name, value in theirs.items():
             by_field[name] = by_field.get(name, 0) + int(ours.get(name) == value)
@@ -52,23 +66,42 @@ def compare_steps(run: StepLogRun) -> StepComparison:
             matching += 1
         elif first is None:
             first = {"step": number, "start_s": recorded.start_s, "engine": theirs, "servetwin": ours}
-    return StepComparison(run.name, run.engine, len(run.steps), matching, first, by_field)
+    return StepComparison(
+        run.name, run.engine, len(run.steps), matching, first, by_field, _cached_tokens(run, cached)
+    )
 
 
-def _replay(run: StepLogRun) -> Iterator[tuple[RecordedStep, dict[str, Any]]]:
-    """Each recorded step beside what the engine core does at its time."""
+def _cached_tokens(run: StepLogRun, ours: dict[str, int]) -> CachedTokens | None:
+    theirs = {r.request_id: r.cached_tokens for r in run.requests if r.cached_tokens is not None}
+    if not run.prefix_caching or not theirs:
+        return None
+    equal = sum(ours.get(name) == tokens for name, tokens in theirs.items())
+    return CachedTokens(sum(theirs.values()), sum(ours.values()), len(theirs), equal)
+
+
+def _replay(run: StepLogRun, cached: dict[str, int]) -> Iterator[tuple[RecordedStep, dict[str, Any]]]:
+    """Each recorded step beside what the engine core does at its time; fills `cached` by request."""
     requests = sorted(run.requests, key=lambda request: request.admit_s)
     table = RequestTable(
         Trace.build(
             [round(request.admit_s * NS_PER_S) for request in requests],
             [request.prompt_tokens for request in requests],
             [request.output_tokens for request in requests],
-        )
+        ),
+        block_contents(requests, run.block_size) if run.prefix_caching else None,
     )
     limits = EngineLimits(run.max_num_seqs, run.max_num_batched_tokens, run.block_size)
-    allocator = PagedAllocator(run.num_gpu_blocks - 1, run.block_size)
-    batcher = ChunkedBatcher(run.max_num_batched_tokens)
-    core = EngineCore(limits, batcher, allocator, table, max_model_len=run.max_model_len)
+    allocator = (CachedPagedAllocator if run.prefix_caching else PagedAllocator)(
+        run.num_gpu_blocks - 1, run.block_size
+    )
+    core = EngineCore(
+        limits,
+        ChunkedBatcher(run.max_num_batched_tokens),
+        allocator,
+        table,
+        max_model_len=run.max_model_len,
+        prefix_caching=run.prefix_caching,
+    )
     sent = 0
     for step in run.steps:
         start_ns = round(step.start_s * NS_PER_S)
@@ -84,6 +117,8 @@ def _replay(run: StepLogRun) -> Iterator[tuple[RecordedStep, dict[str, Any]]]:
             yield step, {}
             continue
         ids = [requests[sequence.index].request_id for sequence, _ in plan.chunks]
+        for name, (sequence, _) in zip(ids, plan.chunks, strict=True):
+            cached[name] = sequence.cached_tokens
         ours = _ours(plan, core, ids)
         core.commit(plan, 1, start_ns + round(step.duration_s * NS_PER_S))
         yield step, ours

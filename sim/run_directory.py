@@ -109,7 +109,7 @@ def request_columns(requests: Requests, trace: Trace) -> dict[str, Any]:
         "arrival_s": columns["arrival_ns"] / 1e9,
         "input_tokens": columns["input_tokens"],
         "output_tokens": columns["output_tokens"],
-        "cached_tokens": np.zeros(len(requests), dtype=np.int64),
+        "cached_tokens": columns["cached_tokens"],
         "status": names[columns["status"]],
         "ttft_s": seconds(requests.ttft_ns),
         "tpot_s": seconds(requests.tpot_ns),

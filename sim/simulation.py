@@ -111,6 +111,8 @@ def simulate(scenario: Scenario, service: Service | None = None, workload: Workl
         router_seed=_streams(scenario.seed)[1],
         signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
         max_concurrency=workload.max_concurrency,
+        prefix_caching=scenario.engine.enable_prefix_caching,
+        warm_cache=scenario.engine.cache_at_start == "warm",
         fast_forward=scenario.simulation.fast_forward,
     )
     return Result(
@@ -158,6 +160,7 @@ def _own_summary(
     busy_ns = sum(int(log.step_ns.sum()) for log in replicas)
     available_ns = requests.duration_ns * len(replicas)
     rejected = _rejections(requests)
+    queries, hits = (sum(getattr(log, f"prefix_{name}") for log in replicas) for name in ("queries", "hits"))
     return {
         "servetwin": version("servetwin"),
         "seed": scenario.seed,
@@ -173,13 +176,17 @@ def _own_summary(
         "steps": sum(int(log.step_ns.size) for log in replicas),
         "busy_fraction": busy_ns / available_ns if available_ns else 0.0,
         "preemptions": int(requests.columns["preemptions"].sum()),
-        "prefix_hit_rate": None,
+        "prefix_hit_rate": hits / queries if queries else None,
         "kv_usage_mean": usage_mean,
         "kv_usage_peak": usage_peak,
         "stages_ms": stage_statistics(requests),
         "rejected": rejected,
         "extrapolated": dict(service.cost.extrapolated),
-        "warnings": [*workload.trace.warnings, *_advice(rejected, service)],
+        "warnings": [
+            *workload.trace.warnings,
+            *_advice(rejected, service),
+            *_cache_notes(scenario, workload),
+        ],
     }
 
 
@@ -199,3 +206,9 @@ def _advice(rejected: dict[str, int], service: Service) -> list[str]:
         ),
     }
     return [f"{count} requests were refused: they {remedy[reason]}" for reason, count in rejected.items()]
+
+
+def _cache_notes(scenario: Scenario, workload: Workload) -> list[str]:
+    if scenario.engine.enable_prefix_caching and workload.trace.hashes is None:
+        return ["prefix caching finds nothing: the workload does not say which prompts share a prefix"]
+    return []

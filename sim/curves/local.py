@@ -26,7 +26,9 @@ def smoother(points: Float, queries: Float, bandwidth: Float) -> Float:
         weight = np.exp(-0.5 * (square - nearest[:, None]))
         design = np.concatenate([np.ones((*square.shape, 1)), offset], axis=2)
         weighted = design * weight[:, :, None]
-        normal = np.einsum("qni,qnj->qij", weighted, design)  # small products: threads of BLAS would only wait
+        normal = np.einsum(
+            "qni,qnj->qij", weighted, design
+        )  # small products: threads of BLAS would only wait
         damping = (RIDGE + nearest) * weight.sum(axis=1)
         for axis in range(1, design.shape[2]):
             normal[:, axis, axis] += damping

@@ -17,9 +17,11 @@ from sim.engine.records import RequestLog, StepColumns
 from sim.engine.replica import Replica
 from sim.engine.request import RequestTable
 from sim.engine.request import Sequence as Running
+from sim.kv.allocators.cached_paged import CachedPagedAllocator
 from sim.kv.allocators.paged import PagedAllocator
 from sim.metrics import Requests
 from sim.routing.decision import ReplicaView, Router, RouterConfig
+from workloads.answers import sequence_hashes
 from workloads.trace import Trace
 
 
@@ -139,20 +141,23 @@ def run_cluster(
     router_seed: np.random.SeedSequence,
     signal_delay_ns: int = 0,
     max_concurrency: int | None = None,
+    prefix_caching: bool = False,
+    warm_cache: bool = False,
     fast_forward: bool = True,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary."""
     env = Clock()
-    table = RequestTable(trace)
+    table = RequestTable(trace, sequence_hashes(trace, limits.block_size) if prefix_caching else None)
     cluster = Cluster(env, table, router.build(), np.random.default_rng(router_seed), signal_delay_ns)
     for index in range(replicas):
         core = EngineCore(
             limits,
             batcher.build(limits, cost),
-            PagedAllocator(usable_blocks, limits.block_size),
+            _allocator(usable_blocks, table, limits, prefix_caching=prefix_caching, warm=warm_cache),
             table,
             max_model_len=max_model_len,
             sliding_window=cost.sliding_window,
+            prefix_caching=prefix_caching,
         )
         cluster.add(Replica(env, index, core, cost, cluster.finished, fast_forward=fast_forward))
     Client(env, table, cluster, max_concurrency)
@@ -163,5 +168,19 @@ def run_cluster(
     finally:
         if collecting:
             gc.enable()
-    logs = tuple(replica.log.columns(replica.core.resumed_tokens) for replica in cluster.replicas)
+    logs = tuple(replica.log.columns(replica.core) for replica in cluster.replicas)
     return Requests(cluster.requests.columns()), logs
+
+
+def _allocator(
+    usable_blocks: int, table: RequestTable, limits: EngineLimits, *, prefix_caching: bool, warm: bool
+) -> PagedAllocator:
+    """Make the blocks of one replica; a warm cache is one that has served all the requests before, in order."""
+    if not prefix_caching:
+        return PagedAllocator(usable_blocks, limits.block_size)
+    allocator = CachedPagedAllocator(usable_blocks, limits.block_size)
+    if warm:
+        for index in range(len(table)):
+            tokens = table.input_tokens[index] + table.output_tokens[index] - 1
+            allocator.warm_up(table.contents(index, limits.block_size), tokens)
+    return allocator

@@ -20,7 +20,7 @@ from sim.batching.decision import Batcher, EngineLimits, StepLimits
 from sim.engine.decode_group import DecodeGroup
 from sim.engine.request import RequestTable, Sequence
 from sim.errors import InvariantError
-from sim.kv.allocators.paged import PagedAllocator
+from sim.kv.allocators.paged import Contents, PagedAllocator
 
 
 @dataclass(slots=True)
@@ -64,12 +64,16 @@ class EngineCore:
         *,
         max_model_len: int,
         sliding_window: int | None = None,
+        prefix_caching: bool = False,
     ) -> None:
         self.limits = limits
         self.batcher = batcher
         self.allocator = allocator
         self.table = table
         self.max_model_len = max_model_len
+        self.prefix_caching = prefix_caching
+        self.prefix_queries = 0  # tokens looked up in the prefix cache, and found, at admissions
+        self.prefix_hits = 0
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.prefilling: list[Sequence] = []  # those of them that do not decode yet
         self.resumed: deque[Sequence] = deque()  # preempted, ahead of all that arrived
@@ -297,20 +301,39 @@ class EngineCore:
             if seats == 0:
                 return True
             tokens = self.resumed[0].target if self.resumed else self.table.input_tokens[self.arrived[0]]
-            if tokens > left and not limits.split_prompts:
+            contents = self._contents_of_head()
+            prefix = allocator.find_prefix(contents, tokens)
+            cached = len(prefix) * allocator.block_size
+            if tokens - cached > left and not limits.split_prompts:
                 return False
-            if not allocator.can_hold(tokens):
+            if not allocator.can_hold(tokens, prefix):
                 return True
-            seq = self._next_of_queue(now_ns)
-            new_tokens = min(tokens, left)
-            allocator.extend(seq.kv, new_tokens)
+            seq = self._next_of_queue(now_ns, contents)
+            if self.prefix_caching:
+                self._share(seq, prefix, cached)
+            new_tokens = min(tokens - cached, left)
+            allocator.extend(seq.kv, cached + new_tokens)
             chunks.append((seq, new_tokens))
             left -= new_tokens
             seats -= 1
             admissions -= 1
         return False
 
-    def _next_of_queue(self, now_ns: int) -> Sequence:
+    def _contents_of_head(self) -> Contents | None:
+        if not self.prefix_caching:
+            return None
+        index = self.resumed[0].index if self.resumed else self.arrived[0]
+        return self.table.contents(index, self.allocator.block_size)
+
+    def _share(self, seq: Sequence, prefix: Contents, cached: int) -> None:
+        self.allocator.share(seq.kv, prefix)
+        seq.computed = cached
+        if not seq.preemptions:
+            seq.cached_tokens = cached
+        self.prefix_queries += seq.target
+        self.prefix_hits += cached
+
+    def _next_of_queue(self, now_ns: int, contents: Contents | None) -> Sequence:
         if self.resumed:
             seq = self.resumed.popleft()
             paused = now_ns - seq.paused_ns
@@ -320,7 +343,7 @@ class EngineCore:
             else:
                 seq.paused_decode_ns += paused
         else:
-            seq = Sequence(self.arrived.popleft(), self.table, now_ns)
+            seq = Sequence(self.arrived.popleft(), self.table, self.allocator.open(contents), now_ns)
         self._tickets += 1
         seq.ticket = self._tickets
         self.running[seq] = None

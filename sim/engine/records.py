@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.core import BatchPlan
+from sim.engine.core import BatchPlan, EngineCore
 from sim.engine.request import RequestTable, Sequence
 
 Int64 = NDArray[np.int64]
@@ -39,6 +39,7 @@ class RequestLog:
         "scheduled_ns",
         "first_token_ns",
         "last_token_ns",
+        "cached_tokens",
         "preemptions",
         "paused_prefill_ns",
         "paused_decode_ns",
@@ -51,7 +52,9 @@ class RequestLog:
             array("q", blank) for _ in range(5)
         )
         zero = array("q", [0]) * len(table)
-        self.preemptions, self.paused_prefill, self.paused_decode = (array("q", zero) for _ in range(3))
+        self.cached_tokens, self.preemptions, self.paused_prefill, self.paused_decode = (
+            array("q", zero) for _ in range(4)
+        )
 
     def finish(self, seq: Sequence, replica: int, now_ns: int) -> None:
         i = seq.index
@@ -60,6 +63,7 @@ class RequestLog:
         self.scheduled[i] = seq.scheduled_ns
         self.first_token[i] = seq.first_token_ns
         self.last_token[i] = now_ns
+        self.cached_tokens[i] = seq.cached_tokens
         if seq.preemptions:
             self.preemptions[i] = seq.preemptions
             self.paused_prefill[i] = seq.paused_prefill_ns
@@ -77,6 +81,7 @@ class RequestLog:
             self.scheduled,
             self.first_token,
             self.last_token,
+            self.cached_tokens,
             self.preemptions,
             self.paused_prefill,
             self.paused_decode,
@@ -97,6 +102,7 @@ class StepColumns:
 
     start_ns, steps, decodes, prefill_tokens, prompts, running, first_used_blocks, last_used_blocks   per row
     step_ns        duration of every step, `steps` of them per row in order
+    prefix_queries, prefix_hits   tokens looked up in the prefix cache, and found, at admissions
     resumed_ns     end of each step that brought a preempted sequence back, once per sequence
     resumed_gaps_ns  the gap of its token there to the one before
     """
@@ -112,6 +118,8 @@ class StepColumns:
     step_ns: Int64
     resumed_ns: Int64
     resumed_gaps_ns: Int64
+    prefix_queries: int = 0
+    prefix_hits: int = 0
 
     @cached_property
     def row_ns(self) -> Int64:
@@ -188,11 +196,17 @@ class StepLog:
             )
         self._end_ns = end_ns
 
-    def columns(self, resumed_tokens: array[int]) -> StepColumns:
-        """Everything logged, and the tokens of `EngineCore.resumed_tokens`, as columns; empties the log."""
+    def columns(self, core: EngineCore) -> StepColumns:
+        """Everything logged, and what the engine itself counted, as columns; empties the log."""
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, self.FIELDS)
         step_ns = np.concatenate([*self._full, self._chunk[: self._count]])
-        resumed = np.array(resumed_tokens, dtype=np.int64).reshape(-1, 2)
+        resumed = np.array(core.resumed_tokens, dtype=np.int64).reshape(-1, 2)
         self._clear()
-        columns = [*rows.T.copy(), step_ns, *resumed.T.copy()]
-        return StepColumns(*columns)
+        return StepColumns(  # type: ignore[misc] # the FIELDS columns of a row come first
+            *rows.T.copy(),
+            step_ns=step_ns,
+            resumed_ns=resumed[:, 0].copy(),
+            resumed_gaps_ns=resumed[:, 1].copy(),
+            prefix_queries=core.prefix_queries,
+            prefix_hits=core.prefix_hits,
+        )

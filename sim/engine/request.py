@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from array import array
 
-from sim.kv.allocators.paged import Holding
-from workloads.trace import Trace
+import numpy as np
+
+from sim.kv.allocators.paged import Contents, Holding
+from workloads.trace import BlockHashes, Trace
+
+_MOST_BLOCKS = 1 << 22  # of one sequence
 
 
 class RequestTable:
-    """What is known of every request before it runs; one entry each. Arrivals may be filled in as they happen."""
+    """What is known of every request before it runs; one entry each. Arrivals may be filled in as they happen.
 
-    def __init__(self, trace: Trace) -> None:
+    `hashes`, in blocks of the engine's size, say what is in the full blocks of each sequence, as far as it can be
+    found again: of the prompt, and of the answer where a later prompt repeats it.
+    """
+
+    def __init__(self, trace: Trace, hashes: BlockHashes | None = None) -> None:
+        self._hashes = hashes
         self.arrival_ns = array("q", trace.arrival_ns.tobytes())
         self.input_tokens = trace.input_tokens.data
         self.output_tokens = trace.output_tokens.data
@@ -19,6 +28,15 @@ class RequestTable:
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
+
+    def contents(self, index: int, block_size: int) -> Contents:
+        """Content of every full block that the sequence will ever fill; what nobody shares is a number of its own."""
+        blocks = (self.input_tokens[index] + self.output_tokens[index] - 1) // block_size
+        contents = -2 - index * _MOST_BLOCKS - np.arange(blocks, dtype=np.int64)
+        if self._hashes is not None:
+            known = self._hashes.of(index)[:blocks]
+            contents[: known.size] = known
+        return contents
 
 
 class Sequence:
@@ -31,6 +49,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "cached_tokens",
         "computed",
         "crossing_step",
         "first_token_ns",
@@ -51,13 +70,14 @@ class Sequence:
         "token_ns",
     )
 
-    def __init__(self, index: int, table: RequestTable, now_ns: int) -> None:
+    def __init__(self, index: int, table: RequestTable, kv: Holding, now_ns: int) -> None:
         self.index = index
         self.output_tokens = table.output_tokens[index]
         self.priority = table.priority[index]
-        self.kv = Holding()
+        self.kv = kv
         self.target = table.input_tokens[index]
         self.computed = 0
+        self.cached_tokens = 0  # of the prompt, found in the prefix cache at its first admission
         self.generated = 0  # as of joined_step while it decodes
         self.ticket = 0  # number of its latest admission; the running queue is in this order
         self.joined_step = -1  # engine step at which it began to decode; -1 while it does not

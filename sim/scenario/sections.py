@@ -85,10 +85,10 @@ class EngineConfig(Section):
     """Run without CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     """Token counts with a captured graph; by default the engine's list."""
-    enable_prefix_caching: Annotated[bool, _not_yet("a prefix cache", only=False)] = False
-    """Not simulated yet: only false."""
-    cache_at_start: Annotated[str, _not_yet("a prefix cache, warm or cold,", "cold")] = "cold"
-    """Not simulated yet: only cold."""
+    enable_prefix_caching: bool = False
+    """Whether full KV blocks stay findable for later prompts with the same prefix."""
+    cache_at_start: Literal["cold", "warm"] = "cold"
+    """Prefix cache at the start: empty, or as after the same requests were served once before."""
 
     @model_validator(mode="after")
     def _seats_within_budget(self) -> EngineConfig:
@@ -97,6 +97,12 @@ class EngineConfig(Section):
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}), since every running sequence takes a token a step"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _warm_needs_a_cache(self) -> EngineConfig:
+        if self.cache_at_start == "warm" and not self.enable_prefix_caching:
+            raise ValueError("cache_at_start: warm needs enable_prefix_caching: true")
         return self
 
 
@@ -120,8 +126,8 @@ class PoliciesConfig(Section):
     """Which tokens a step takes."""
     allocator: Annotated[str, _not_yet("another allocator", "paged")] = "paged"
     """Who holds which KV blocks; so far only paged."""
-    eviction: Annotated[str, _not_yet("a prefix cache, and so eviction,", "lru")] = "lru"
-    """What a prefix cache gives up first; there is none yet, so only lru."""
+    eviction: Annotated[str, _not_yet("another eviction", "lru")] = "lru"
+    """What a prefix cache gives up first; so far only lru, the engine's own."""
     prefetch: Annotated[str, _not_yet("prefetching", "none")] = "none"
     """Not simulated yet: only none."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sim.batching.chunked import Chunked
@@ -11,7 +13,7 @@ from sim.engine.cluster import run_cluster
 from sim.engine.records import StepColumns
 from sim.metrics import Requests
 from sim.routing.least_loaded import LeastLoaded
-from workloads.trace import Trace
+from workloads.trace import BlockHashes, Trace
 
 
 def trace_of(*requests: tuple[int, int, int]) -> Trace:
@@ -34,6 +36,7 @@ def run(
     max_concurrency: int | None = None,
     replicas: int = 1,
     signal_delay_ns: int = 0,
+    prefix_caching: bool = False,
     fast_forward: bool = True,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     return run_cluster(
@@ -48,5 +51,16 @@ def run(
         router_seed=np.random.SeedSequence(1),
         signal_delay_ns=signal_delay_ns,
         max_concurrency=max_concurrency,
+        prefix_caching=prefix_caching,
         fast_forward=fast_forward,
     )
+
+
+def with_prefixes(trace: Trace, contents: list[list[int]], block_size: int) -> Trace:
+    """Give the prompts block ids: `contents` for the full blocks, an id of its own for a partial last one."""
+    ids: list[int] = []
+    counts = -(-trace.input_tokens // block_size)
+    for index, (count, known) in enumerate(zip(counts.tolist(), contents, strict=True)):
+        own = [10**9 + index * 1000 + block for block in range(count)]
+        ids += [*known[:count], *own[len(known[:count]) :]]
+    return replace(trace, hashes=BlockHashes.build(block_size, counts, ids))

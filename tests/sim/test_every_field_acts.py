@@ -49,8 +49,8 @@ OTHER_VALUES = {
     "engine.kv_cache_dtype": ["fp8"],
     "engine.enforce_eager": [True],
     "engine.cudagraph_capture_sizes": [[1, 64]],
-    "engine.enable_prefix_caching": "refused",
-    "engine.cache_at_start": "refused",
+    "engine.enable_prefix_caching": None,  # tested below, on a load with prefixes
+    "engine.cache_at_start": None,
     "cluster.replicas": [1],
     "cluster.signal_delay_ms": [500],
     "cluster.price_per_gpu_hour": None,  # a price changes costs, which a run does not have: see tests of plan
@@ -152,3 +152,13 @@ def test_a_profile_by_path_and_the_memory_share_act(tmp_path: Path):
     assert outcome(raw=raw) == outcome("hardware.gpu=h200_sxm")
     own_memory = {**BASE, "engine": {**BASE["engine"], "num_gpu_blocks_override": None}}
     assert outcome("engine.gpu_memory_utilization=0.25", raw=own_memory) != outcome(raw=own_memory)
+
+
+def test_the_prefix_cache_and_its_start_act():
+    sessions = {"turns": 4, "system_prompt_tokens": 64, "turn_gap_s": 1.0}
+    workload = {**BASE["workload"], "input_tokens": 90, "output_tokens": 30, "sessions": sessions}
+    raw = {**BASE, "workload": workload}
+    off = outcome(raw=raw)
+    on = outcome("engine.enable_prefix_caching=true", raw=raw)
+    warm = outcome("engine.enable_prefix_caching=true", "engine.cache_at_start=warm", raw=raw)
+    assert len({off, on, warm}) == 3

@@ -82,7 +82,11 @@ def test_change_points_integrate_to_the_accounts_and_never_exceed_the_link(histo
             # A flow keeps its share to the whole nanosecond in which it ends; a cancelled one has moved whole bytes,
             # once for each time that its path names the link.
             over = integral(points[owner], now) - use.bytes_total if owner in points else 0.0
-            assert -1e-6 <= over <= rate_per_ns * len(history[1]) + sum(len(script.path) for script in history[1])
+            assert (
+                -1e-6
+                <= over
+                <= rate_per_ns * len(history[1]) + sum(len(script.path) for script in history[1])
+            )
         if points:
             t_ns = np.unique(np.concatenate([p.t_ns for p in points.values()]))
             rates = sum(

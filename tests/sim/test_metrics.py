@@ -47,6 +47,7 @@ def columns(**override: list[int]) -> dict[str, np.ndarray]:
         "scheduled_ns": [1_000_000, 2_000_010, -1],
         "first_token_ns": [4_000_000, 6_000_010, -1],
         "last_token_ns": [4_000_000, 46_000_010, -1],
+        "cached_tokens": [0, 0, 0],
         "preemptions": [0, 1, 0],
         "paused_prefill_ns": [0, 0, 0],
         "paused_decode_ns": [0, 3_000_000, 0],

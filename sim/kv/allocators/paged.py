@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.errors import InvariantError
+
+Contents = NDArray[np.int64]
+
+_NONE: Contents = np.zeros(0, dtype=np.int64)
 
 
 class Holding:
@@ -45,9 +52,20 @@ class PagedAllocator:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    def can_hold(self, tokens: int) -> bool:
-        """Whether a sequence that holds nothing yet could hold `tokens` now."""
+    def open(self, contents: Contents | None) -> Holding:  # noqa: ARG002  only a prefix cache asks what is in a block
+        """Begin to hold blocks for a sequence; `contents` names its full blocks as far as they are known."""
+        return Holding()
+
+    def find_prefix(self, contents: Contents | None, tokens: int) -> Contents:  # noqa: ARG002
+        """Blocks that already hold the start of a sequence of `tokens` tokens: none without a prefix cache."""
+        return _NONE
+
+    def can_hold(self, tokens: int, prefix: Contents = _NONE) -> bool:  # noqa: ARG002
+        """Whether a sequence that holds nothing yet, but will share `prefix`, could hold `tokens` now."""
         return -(-tokens // self.block_size) <= self.free_blocks
+
+    def share(self, holding: Holding, prefix: Contents) -> None:
+        """Let a sequence that holds nothing yet hold the blocks of `prefix`, beside whoever else does."""
 
     def missing(self, holding: Holding, tokens: int) -> int:
         """Blocks that a sequence which is not growing lacks for `tokens` tokens in all."""
@@ -109,7 +127,11 @@ class PagedAllocator:
             if start + rest > size:
                 need += sum(due[: start + rest - size])
         self._step += steps
-        self.free_blocks -= need
+        if need:
+            self._take_for_growth(need)
+
+    def _take_for_growth(self, count: int) -> None:
+        self.free_blocks -= count
         if self.free_blocks < 0:
             raise InvariantError(f"{-self.free_blocks} blocks taken beyond the pool of {self.num_blocks}")
 
@@ -122,14 +144,17 @@ class PagedAllocator:
     def release(self, holding: Holding) -> None:
         """Take back everything that the sequence holds; it may start again from nothing."""
         self.free_blocks += self.held(holding)
-        if holding.growing_since >= 0:
-            self._due[holding.phase] -= 1
-            self._growing -= 1
-            holding.growing_since = -1
+        self._stop_growing(holding)
         holding.tokens = holding.blocks = 0
         if holding.runs:
             self._free_runs.extend(holding.runs)
             holding.runs = []
+
+    def _stop_growing(self, holding: Holding) -> None:
+        if holding.growing_since >= 0:
+            self._due[holding.phase] -= 1
+            self._growing -= 1
+            holding.growing_since = -1
 
     def block_table(self, holding: Holding) -> list[int]:
         """Ids of the sequence's blocks in the order of its tokens; ids stay the same as it grows."""
@@ -152,13 +177,16 @@ class PagedAllocator:
         held = sum(self.held(h) for h in holdings)
         if held + self.free_blocks != self.num_blocks:
             raise InvariantError(f"{held} blocks held + {self.free_blocks} free != {self.num_blocks}")
+        self._check_growth(holdings)
+        runs = [*self._free_runs, *(run for h in holdings for run in h.runs)]
+        ids = sorted(block for first, length in runs for block in range(first, first + length))
+        if ids != list(range(self.num_blocks)):
+            raise InvariantError("a block id is lost or held twice")
+
+    def _check_growth(self, holdings: Iterable[Holding]) -> None:
         due = [0] * self.block_size
         for h in holdings:
             if h.growing_since >= 0:
                 due[h.phase] += 1
         if due != self._due or sum(due) != self._growing:
             raise InvariantError(f"growth phases {self._due} do not match the sequences {due}")
-        runs = [*self._free_runs, *(run for h in holdings for run in h.runs)]
-        ids = sorted(block for first, length in runs for block in range(first, first + length))
-        if ids != list(range(self.num_blocks)):
-            raise InvariantError("a block id is lost or held twice")

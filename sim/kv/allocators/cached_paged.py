@@ -1,0 +1,163 @@
+"""Paged blocks with a prefix cache: full blocks stay findable by their content until they are used again.
+
+As in vLLM's block pool: a block with no holder waits in one queue, whether it holds something or not; whoever needs a
+block gets the one that has been free for the longest time, and what it held is forgotten then. A sequence gives its
+blocks back from the tail to the head, so that the end of a prompt goes before its beginning. A prompt's blocks are
+findable from the step that computes them; a block that a sequence fills while it decodes, from its end on, since
+nothing that continues it can come before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from sim.errors import InvariantError
+from sim.kv.allocators.paged import Contents, Holding, PagedAllocator
+from sim.kv.free_queue import FreeQueue
+from sim.kv.prefix_index import PrefixIndex
+
+_NONE: Contents = np.zeros(0, dtype=np.int64)
+
+
+class CachedHolding(Holding):
+    """What one sequence holds, block by block. `slots` may lack the latest blocks of a sequence that grows."""
+
+    __slots__ = ("contents", "slots", "stored")
+
+    def __init__(self, contents: Contents) -> None:
+        super().__init__()
+        self.contents = contents
+        self.slots = _NONE
+        self.stored = 0  # leading blocks whose content is in the index
+
+
+class CachedPagedAllocator(PagedAllocator):
+    """`PagedAllocator` that finds prefixes again."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self._queue = FreeQueue(num_blocks)
+        self._index = PrefixIndex(num_blocks)
+        self._holders = np.zeros(num_blocks, dtype=np.int64)
+        self._grown: list[Contents] = []  # blocks taken by sequences that grow, not yet told apart
+        self._grown_count = 0
+
+    def open(self, contents: Contents | None) -> CachedHolding:
+        return CachedHolding(_NONE if contents is None else contents)
+
+    def find_prefix(self, contents: Contents | None, tokens: int) -> Contents:
+        """Blocks that hold the longest cached prefix; at least one token is left to compute."""
+        if contents is None:
+            return _NONE
+        return self._index.leading_run(contents[: (tokens - 1) // self.block_size])
+
+    def can_hold(self, tokens: int, prefix: Contents = _NONE) -> bool:
+        """Whether the blocks beyond the prefix are free, besides those of the prefix that are free themselves."""
+        idle = int((self._holders[prefix] == 0).sum())
+        return -(-tokens // self.block_size) - prefix.size + idle <= self.free_blocks
+
+    def share(self, holding: Holding, prefix: Contents) -> None:
+        assert isinstance(holding, CachedHolding)
+        idle = prefix[self._holders[prefix] == 0]
+        self._queue.remove(idle)
+        self.free_blocks -= idle.size
+        self._holders[prefix] += 1
+        holding.slots = prefix
+        holding.stored = holding.blocks = prefix.size
+        holding.tokens = prefix.size * self.block_size
+
+    def extend(self, holding: Holding, tokens: int) -> bool:
+        assert isinstance(holding, CachedHolding)
+        missing = -(-tokens // self.block_size) - holding.blocks
+        if missing > self.free_blocks:
+            return False
+        if missing:
+            holding.slots = np.concatenate([holding.slots, self._take(missing)])
+            holding.blocks += missing
+        holding.tokens = tokens
+        self._store(holding, tokens)
+        return True
+
+    def release(self, holding: Holding) -> None:
+        """Give the blocks back, the last one to be used again first."""
+        assert isinstance(holding, CachedHolding)
+        self._tell_apart(holding)
+        tokens = holding.tokens
+        if holding.growing_since >= 0:
+            tokens += self._step - holding.growing_since
+        self._store(holding, tokens)
+        self._stop_growing(holding)
+        slots = holding.slots[::-1]
+        self._holders[slots] -= 1
+        idle = slots[self._holders[slots] == 0]
+        self._queue.push(idle)
+        self.free_blocks += idle.size
+        holding.slots = _NONE
+        holding.tokens = holding.blocks = holding.stored = 0
+
+    def block_table(self, holding: Holding) -> list[int]:
+        assert isinstance(holding, CachedHolding)
+        self._tell_apart(holding)
+        ids: list[int] = holding.slots.tolist()
+        return ids
+
+    def warm_up(self, contents: Contents, tokens: int) -> None:
+        """Leave the cache as if a sequence of `tokens` tokens had run alone, as far as it fits."""
+        holding = self.open(contents)
+        prefix = self.find_prefix(contents, tokens)
+        if self.can_hold(tokens, prefix):
+            self.share(holding, prefix)
+            self.extend(holding, tokens)
+            self.release(holding)
+
+    def check_integrity(self, holdings: Iterable[Holding]) -> None:
+        """Raise InvariantError unless `holdings`, being all there are, account for every block."""
+        own = [h for h in holdings if isinstance(h, CachedHolding)]
+        self._check_growth(own)
+        told = np.concatenate([_NONE, *(h.slots for h in own)])
+        holders = np.bincount(told, minlength=self.num_blocks)
+        grown = np.concatenate([_NONE, *self._grown])
+        holders[grown] += 1
+        if not np.array_equal(holders, self._holders):
+            raise InvariantError("holders of blocks do not match the sequences")
+        if (
+            sum(self.held(h) - h.slots.size for h in own) != self._grown_count
+            or grown.size != self._grown_count
+        ):
+            raise InvariantError(f"{self._grown_count} blocks of growth do not match the sequences")
+        free = np.sort(self._queue.slots())
+        if not np.array_equal(free, np.flatnonzero(holders == 0)) or free.size != self.free_blocks:
+            raise InvariantError(f"the free queue does not hold the {self.free_blocks} free blocks")
+
+    def _take(self, count: int) -> Contents:
+        slots = self._queue.pop(count)
+        self._index.forget(slots)
+        self._holders[slots] = 1
+        self.free_blocks -= count
+        return slots
+
+    def _take_for_growth(self, count: int) -> None:
+        if count > self.free_blocks:
+            raise InvariantError(
+                f"{count - self.free_blocks} blocks taken beyond the pool of {self.num_blocks}"
+            )
+        self._grown.append(self._take(count))
+        self._grown_count += count
+
+    def _tell_apart(self, holding: CachedHolding) -> None:
+        """Give a sequence its share of the blocks that growth took."""
+        lacking = self.held(holding) - holding.slots.size
+        if lacking:
+            pool = np.concatenate(self._grown)
+            holding.slots = np.concatenate([holding.slots, pool[:lacking]])
+            self._grown = [pool[lacking:]]
+            self._grown_count -= lacking
+
+    def _store(self, holding: CachedHolding, tokens: int) -> None:
+        """Make full blocks findable whose content is known."""
+        full = min(tokens // self.block_size, holding.contents.size)
+        if full > holding.stored:
+            self._index.store(holding.contents[holding.stored : full], holding.slots[holding.stored : full])
+            holding.stored = full

@@ -1,0 +1,151 @@
+"""The prefix cache in the engine: against vLLM's block pool written out naively, and by its laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.batching.chunked import Chunked
+from sim.batching.continuous import Continuous
+from sim.kv.allocators.cached_paged import CachedPagedAllocator
+from sim.metrics import serving_metrics
+from tests.sim.doubles import AffineCost, constant_cost
+from tests.sim.engines import run, trace_of, with_prefixes
+from tests.sim.reference import cached_engine
+from workloads.answers import sequence_hashes
+from workloads.errors import InputError
+
+BLOCK = 4
+
+# A prompt is a path through a small tree of shared prefixes and then its own tail: (tree path, own tokens).
+prompts = st.tuples(st.lists(st.integers(0, 1), max_size=6), st.integers(1, 14))
+loads = st.lists(
+    st.tuples(st.integers(0, 40).map(lambda t: 50 * t), prompts, st.integers(1, 15)), min_size=1, max_size=25
+).map(lambda requests: sorted(requests, key=lambda r: r[0]))
+
+
+def block_ids(path: list[int]) -> list[int]:
+    """Ids of a path's blocks: equal where the whole path so far is."""
+    return [int("1" + "".join(map(str, path[: depth + 1])), 2) for depth in range(len(path))]
+
+
+def workload(load):
+    requests = [(arrival, BLOCK * len(path) + own, output) for arrival, (path, own), output in load]
+    known = [block_ids(path) for _, (path, _), _ in load]
+    return requests, known
+
+
+@settings(max_examples=300, deadline=None)
+@given(load=loads, seats=st.integers(1, 6), budget=st.integers(6, 60), blocks=st.integers(14, 40))
+def test_equals_the_naive_block_pool(load, seats, budget, blocks):
+    requests, known = workload(load)
+    own = [
+        [*ids, *(("own", i, b) for b in range(len(ids), (prompt + output - 1) // BLOCK))]
+        for i, (ids, (_, prompt, output)) in enumerate(zip(known, requests, strict=True))
+    ]
+    expected = cached_engine(
+        requests, own, step_ns=100, seats=seats, budget=budget, block_size=BLOCK, blocks=blocks
+    )
+    done, _ = run(
+        with_prefixes(trace_of(*requests), known, BLOCK),
+        constant_cost(100),
+        max_num_seqs=seats,
+        max_num_batched_tokens=budget,
+        block_size=BLOCK,
+        usable_blocks=blocks,
+        prefix_caching=True,
+    )
+    columns = done.columns
+    assert columns["cached_tokens"].tolist() == [r.cached for r in expected]
+    assert columns["scheduled_ns"].tolist() == [r.scheduled for r in expected]
+    assert columns["first_token_ns"].tolist() == [r.tokens[0] for r in expected]
+    assert columns["last_token_ns"].tolist() == [r.tokens[-1] for r in expected]
+    assert columns["preemptions"].tolist() == [r.preemptions for r in expected]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    load=loads,
+    batcher=st.sampled_from([Chunked(), Continuous()]),
+    blocks=st.integers(14, 40),
+    replicas=st.integers(1, 2),
+    per_context=st.sampled_from([0, 3]),
+)
+def test_fast_forward_is_exact_with_a_prefix_cache(load, batcher, blocks, replicas, per_context):
+    requests, known = workload(load)
+    trace = with_prefixes(trace_of(*requests), known, BLOCK)
+    cost = AffineCost(base_ns=70, per_seq_ns=3, per_context_ns=per_context, per_prefill_token_ns=5)
+    outcomes = []
+    for fast_forward in (True, False):
+        done, logs = run(
+            trace,
+            cost,
+            batcher=batcher,
+            block_size=BLOCK,
+            usable_blocks=blocks,
+            replicas=replicas,
+            prefix_caching=True,
+            fast_forward=fast_forward,
+        )
+        columns = {name: column.tolist() for name, column in done.columns.items()}
+        rows = [{name: np.asarray(value).tolist() for name, value in vars(log).items()} for log in logs]
+        outcomes.append((columns, rows, serving_metrics(done, logs, {})))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_tokens_computed_are_tokens_needed_less_cached():
+    """Without preemption; the last token of a prompt is always computed."""
+    requests, known = workload([(i * 5000, ([0, 1, 1, 0, 1], 4), 6) for i in range(9)])
+    done, (log,) = run(
+        with_prefixes(trace_of(*requests), known, BLOCK),
+        constant_cost(100),
+        block_size=BLOCK,
+        prefix_caching=True,
+    )
+    cached = done.columns["cached_tokens"]
+    assert cached.tolist() == [0] + [20] * 8
+    prompt_tokens = sum(prompt for _, prompt, _ in requests)
+    assert log.prefill_tokens.sum() == prompt_tokens - cached.sum()
+    assert (log.prefix_queries, log.prefix_hits) == (prompt_tokens, cached.sum())
+
+
+def test_a_prompt_cached_to_its_end_computes_its_last_block():
+    requests = [(0, 8, 1), (1000, 8, 1)]
+    done, (log,) = run(
+        with_prefixes(trace_of(*requests), [[1, 2], [1, 2]], BLOCK),
+        constant_cost(100),
+        block_size=BLOCK,
+        prefix_caching=True,
+    )
+    assert done.columns["cached_tokens"].tolist() == [0, 4]
+    assert log.prefill_tokens.tolist() == [8, 4]
+
+
+def test_a_warm_cache_has_served_the_requests_before():
+    requests, known = workload([(0, ([1, 1, 1], 2), 3)])
+    trace = with_prefixes(trace_of(*requests), known, BLOCK)
+    allocator = CachedPagedAllocator(20, BLOCK)
+    contents = np.array([*known[0], -7])
+    allocator.warm_up(contents, 16)
+    allocator.check_integrity([])
+    assert allocator.free_blocks == 20
+    assert allocator.find_prefix(contents, int(trace.input_tokens[0])).size == 3
+
+
+def test_answers_are_found_by_the_next_turn():
+    """Turn 1: prompt 6, answer 7 = 12 tokens with KV, 3 full blocks; turn 2 starts with all 13 tokens."""
+    trace = with_prefixes(trace_of((0, 6, 7), (50_000, 18, 2)), [[1], [1, 2, 3, 4]], BLOCK)
+    trace = replace(trace, session=np.array([5, 5]))
+    assert sequence_hashes(trace, BLOCK).of(0).tolist() == [1, 2, 3]
+    done, _ = run(trace, constant_cost(100), block_size=BLOCK, prefix_caching=True)
+    assert done.columns["cached_tokens"].tolist() == [0, 12]
+
+
+def test_a_block_size_that_does_not_fit_the_trace_is_one_line():
+    trace = with_prefixes(trace_of((0, 9, 1)), [[1, 2]], BLOCK)
+    with pytest.raises(InputError, match="block_size: 3"):
+        sequence_hashes(trace, 3)
