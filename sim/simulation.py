@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -95,8 +96,17 @@ def build_load(scenario: Scenario) -> Workload:
     return build_workload(scenario.workload, _streams(scenario.seed)[0])
 
 
-def simulate(scenario: Scenario, service: Service | None = None, workload: Workload | None = None) -> Result:
-    """Run the scenario to the end of its last request. Parts built before, for the same scenario, may be given."""
+def simulate(
+    scenario: Scenario,
+    service: Service | None = None,
+    workload: Workload | None = None,
+    *,
+    on_share_done: Callable[[], None] | None = None,
+) -> Result:
+    """Run the scenario to the end of its last request.
+
+    Parts built before, for the same scenario, may be given; `on_share_done` is called after each 1% of the requests.
+    """
     service = service or build_service(scenario)
     workload = workload or build_load(scenario)
     requests, replicas = run_cluster(
@@ -114,6 +124,7 @@ def simulate(scenario: Scenario, service: Service | None = None, workload: Workl
         prefix_caching=scenario.engine.enable_prefix_caching,
         warm_cache=scenario.engine.cache_at_start == "warm",
         fast_forward=scenario.simulation.fast_forward,
+        on_share_done=on_share_done,
     )
     return Result(
         scenario, service, requests, replicas, _summary(scenario, service, workload, requests, replicas)

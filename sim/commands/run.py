@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, put_json, render, say
+from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, progress, put_json, render, say
 from sim.run_directory import LOCK, new_directory, write_run
 from sim.simulation import Result, build_load, simulate
 
@@ -21,7 +21,8 @@ def run(scenario: Path, *, options: ScenarioOptions = NO_OPTIONS) -> None:
     options.check(LOCK)
     loaded = options.load(scenario)
     load = build_load(loaded)
-    result = simulate(loaded, workload=load)
+    with progress("simulate", 100) as advance:
+        result = simulate(loaded, workload=load, on_share_done=advance)
     if options.out is not None:
         with new_directory(options.out) as directory:
             write_run(result, load.trace, directory)

@@ -43,6 +43,12 @@ class Cluster:
         self.requests = RequestLog(table)
         self.replicas: list[Replica] = []
         self.on_done: Callable[[int], None] | None = None
+        self.on_share_done: Callable[[], None] | None = (
+            None  # called each time that another 1% of the requests is done
+        )
+        self._done_count = 0
+        self._share = max(len(table) / 100, 1.0)
+        self._next_share = self._share
         self._views: list[ReplicaView] = []
         self._router = router
         self._rng = rng
@@ -78,6 +84,11 @@ class Cluster:
         self._done(len(sequences))
 
     def _done(self, count: int) -> None:
+        self._done_count += count
+        while self._done_count >= self._next_share:
+            self._next_share += self._share
+            if self.on_share_done is not None:
+                self.on_share_done()
         if self.on_done is not None:
             self.on_done(count)
 
@@ -144,11 +155,13 @@ def run_cluster(
     prefix_caching: bool = False,
     warm_cache: bool = False,
     fast_forward: bool = True,
+    on_share_done: Callable[[], None] | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary."""
     env = Clock()
     table = RequestTable(trace, sequence_hashes(trace, limits.block_size) if prefix_caching else None)
     cluster = Cluster(env, table, router.build(), np.random.default_rng(router_seed), signal_delay_ns)
+    cluster.on_share_done = on_share_done
     for index in range(replicas):
         core = EngineCore(
             limits,
