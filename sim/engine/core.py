@@ -159,6 +159,7 @@ class EngineCore:
 
     def schedule(self, now_ns: int) -> BatchPlan | None:
         """Plan what to run from now on; None where there is nothing to run (then see `wake_ns`)."""
+        self.allocator.now_ns = now_ns
         limits = None
         if self.prefilling or (
             (self.arrived or self.resumed) and len(self.running) < self.limits.max_num_seqs
@@ -188,7 +189,7 @@ class EngineCore:
         if steps > 1:
             self.allocator.grow(steps - 1)
         plan.last_used_blocks = self.allocator.used_blocks
-        self._committed_ns = now_ns
+        self._committed_ns = self.allocator.now_ns = now_ns
         finished = self.group.finished(self.step - 1)
         for seq in finished:
             self.group.leave(seq, self.step)
@@ -248,7 +249,7 @@ class EngineCore:
         allocator = self.allocator
         chunks: list[tuple[Sequence, int]] = []
         preempted: list[Sequence] = []
-        free = allocator.free_blocks
+        granted = 0
         order = list(self.running)
         at = 0
         while at < len(order):
@@ -259,15 +260,14 @@ class EngineCore:
             else:
                 new_tokens = min(seq.target - seq.computed, budget)
                 need = allocator.missing(seq.kv, seq.computed + new_tokens) if new_tokens > 0 else 0
-            while need > free:
+            while granted + need > allocator.free_blocks:  # blocks that a victim shared stay taken
                 victim = order.pop()
-                free += allocator.held(victim.kv)
                 self._preempt(victim, now_ns)
                 preempted.append(victim)
                 if victim is seq:
                     break
             else:
-                free -= need
+                granted += need
                 if new_tokens > 0:
                     budget -= new_tokens
                     chunks.append((seq, new_tokens))

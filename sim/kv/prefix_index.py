@@ -39,6 +39,14 @@ class PrefixIndex:
             found.append(slot)
         return np.array(found, dtype=np.int64)
 
+    def slots_of(self, contents: list[int]) -> Int64:
+        """Blocks that are found for contents, which must be known."""
+        return np.array([self._slot_of[content] for content in contents], dtype=np.int64)
+
+    def unknown(self, contents: Int64) -> NDArray[np.bool_]:
+        """Which of the contents no block holds."""
+        return np.array([content not in self._slot_of for content in contents.tolist()], dtype=np.bool_)
+
     def store(self, contents: Int64, slots: Int64) -> None:
         """Say what blocks hold now; they held nothing before."""
         self._content[slots] = contents

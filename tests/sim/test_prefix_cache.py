@@ -39,7 +39,7 @@ def workload(load):
     return requests, known
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(load=loads, seats=st.integers(1, 6), budget=st.integers(6, 60), blocks=st.integers(14, 40))
 def test_equals_the_naive_block_pool(load, seats, budget, blocks):
     requests, known = workload(load)
@@ -67,7 +67,7 @@ def test_equals_the_naive_block_pool(load, seats, budget, blocks):
     assert columns["preemptions"].tolist() == [r.preemptions for r in expected]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     load=loads,
     batcher=st.sampled_from([Chunked(), Continuous()]),

@@ -61,7 +61,7 @@ class CachedPagedAllocator(PagedAllocator):
     def share(self, holding: Holding, prefix: Contents) -> None:
         assert isinstance(holding, CachedHolding)
         idle = prefix[self._holders[prefix] == 0]
-        self._queue.remove(idle)
+        self._claim(idle)
         self.free_blocks -= idle.size
         self._holders[prefix] += 1
         holding.slots = prefix
@@ -92,7 +92,7 @@ class CachedPagedAllocator(PagedAllocator):
         slots = holding.slots[::-1]
         self._holders[slots] -= 1
         idle = slots[self._holders[slots] == 0]
-        self._queue.push(idle)
+        self._give_up(idle)
         self.free_blocks += idle.size
         holding.slots = _NONE
         holding.tokens = holding.blocks = holding.stored = 0
@@ -127,16 +127,32 @@ class CachedPagedAllocator(PagedAllocator):
             or grown.size != self._grown_count
         ):
             raise InvariantError(f"{self._grown_count} blocks of growth do not match the sequences")
-        free = np.sort(self._queue.slots())
+        free = np.sort(self._free_slots())
         if not np.array_equal(free, np.flatnonzero(holders == 0)) or free.size != self.free_blocks:
             raise InvariantError(f"the free queue does not hold the {self.free_blocks} free blocks")
 
+    def _free_slots(self) -> Contents:
+        return self._queue.slots()
+
     def _take(self, count: int) -> Contents:
-        slots = self._queue.pop(count)
-        self._index.forget(slots)
+        slots = self._next_free(count)
         self._holders[slots] = 1
         self.free_blocks -= count
         return slots
+
+    def _next_free(self, count: int) -> Contents:
+        """Take blocks out of the free ones; what they held is forgotten."""
+        slots = self._queue.pop(count)
+        self._index.forget(slots)
+        return slots
+
+    def _claim(self, idle: Contents) -> None:
+        """Free blocks get a holder again, and keep what they hold."""
+        self._queue.remove(idle)
+
+    def _give_up(self, idle: Contents) -> None:
+        """Blocks have no holder any more; the first of them is to be used again first."""
+        self._queue.push(idle)
 
     def _take_for_growth(self, count: int) -> None:
         if count > self.free_blocks:
@@ -159,5 +175,10 @@ class CachedPagedAllocator(PagedAllocator):
         """Make full blocks findable whose content is known."""
         full = min(tokens // self.block_size, holding.contents.size)
         if full > holding.stored:
-            self._index.store(holding.contents[holding.stored : full], holding.slots[holding.stored : full])
+            first = holding.stored
+            self._remember(holding.contents[first:full], holding.slots[first:full], first)
             holding.stored = full
+
+    def _remember(self, contents: Contents, slots: Contents, first: int) -> None:  # noqa: ARG002  for policies
+        """Make blocks findable; `first` is the position of the first of them in its sequence."""
+        self._index.store(contents, slots)

@@ -40,6 +40,7 @@ class PagedAllocator:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.free_blocks = num_blocks
+        self.now_ns = 0  # kept up by the engine, for policies that go by time
         self._step = 0
         self._growing = 0
         self._due = [0] * block_size

@@ -1,0 +1,69 @@
+"""A prefix cache whose blocks go in the order of an eviction policy, instead of the engine's one queue.
+
+Blocks that hold nothing go first, the longest free first. Content is stored once: a second block with the same
+content is one that holds nothing, and so is one whose content nobody else can have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.kv.allocators.cached_paged import CachedPagedAllocator
+from sim.kv.allocators.paged import Contents, Holding
+from sim.kv.eviction.decision import Eviction
+
+
+class EvictingPagedAllocator(CachedPagedAllocator):
+    """`CachedPagedAllocator` under a policy; the policy knows blocks by their content."""
+
+    def __init__(self, num_blocks: int, block_size: int, policy: Eviction) -> None:
+        super().__init__(num_blocks, block_size)
+        self._policy = policy
+        self._idle: set[int] = set()  # contents of blocks without a holder
+
+    def find_prefix(self, contents: Contents | None, tokens: int) -> Contents:
+        expired = self._policy.expired(self.now_ns)
+        if expired:
+            self._queue.push(self._evict(expired))
+        return super().find_prefix(contents, tokens)
+
+    def share(self, holding: Holding, prefix: Contents) -> None:
+        contents = self._index.content_of(prefix).tolist()
+        self._policy.accessed(contents, range(len(contents)), self.now_ns)
+        super().share(holding, prefix)
+
+    def _claim(self, idle: Contents) -> None:
+        contents = self._index.content_of(idle).tolist()
+        self._policy.held(contents)
+        self._idle.difference_update(contents)
+
+    def _give_up(self, idle: Contents) -> None:
+        contents = self._index.content_of(idle)
+        known = contents >= 0
+        self._queue.push(idle[~known])
+        kept = contents[known].tolist()
+        self._policy.released(kept, self.now_ns)
+        self._idle.update(kept)
+
+    def _next_free(self, count: int) -> Contents:
+        blank = self._queue.pop(min(count, len(self._queue)))
+        if blank.size == count:
+            return blank
+        return np.concatenate([blank, self._evict(self._policy.victims(count - blank.size))])
+
+    def _evict(self, contents: list[int]) -> Contents:
+        slots = self._index.slots_of(contents)
+        self._policy.removed(contents)
+        self._idle.difference_update(contents)
+        self._index.forget(slots)
+        return slots
+
+    def _remember(self, contents: Contents, slots: Contents, first: int) -> None:
+        new = self._index.unknown(contents) & (contents >= 0)
+        kept = contents[new].tolist()
+        self._index.store(contents[new], slots[new])
+        self._policy.inserted(kept, (first + np.flatnonzero(new)).tolist(), self.now_ns)
+        self._policy.held(kept)
+
+    def _free_slots(self) -> Contents:
+        return np.concatenate([self._queue.slots(), self._index.slots_of(sorted(self._idle))])
