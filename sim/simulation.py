@@ -123,6 +123,7 @@ def simulate(
         max_concurrency=workload.max_concurrency,
         prefix_caching=scenario.engine.enable_prefix_caching,
         warm_cache=scenario.engine.cache_at_start == "warm",
+        eviction=None if scenario.policies.eviction.name == "lru" else scenario.policies.eviction,
         fast_forward=scenario.simulation.fast_forward,
         on_share_done=on_share_done,
     )

@@ -18,7 +18,9 @@ from sim.engine.replica import Replica
 from sim.engine.request import RequestTable
 from sim.engine.request import Sequence as Running
 from sim.kv.allocators.cached_paged import CachedPagedAllocator
+from sim.kv.allocators.evicting_paged import EvictingPagedAllocator
 from sim.kv.allocators.paged import PagedAllocator
+from sim.kv.eviction.decision import EvictionConfig
 from sim.metrics import Requests
 from sim.routing.decision import ReplicaView, Router, RouterConfig
 from workloads.answers import sequence_hashes
@@ -154,6 +156,7 @@ def run_cluster(
     max_concurrency: int | None = None,
     prefix_caching: bool = False,
     warm_cache: bool = False,
+    eviction: EvictionConfig | None = None,
     fast_forward: bool = True,
     on_share_done: Callable[[], None] | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
@@ -166,7 +169,9 @@ def run_cluster(
         core = EngineCore(
             limits,
             batcher.build(limits, cost),
-            _allocator(usable_blocks, table, limits, prefix_caching=prefix_caching, warm=warm_cache),
+            _allocator(
+                usable_blocks, table, limits, eviction, prefix_caching=prefix_caching, warm=warm_cache
+            ),
             table,
             max_model_len=max_model_len,
             sliding_window=cost.sliding_window,
@@ -186,14 +191,28 @@ def run_cluster(
 
 
 def _allocator(
-    usable_blocks: int, table: RequestTable, limits: EngineLimits, *, prefix_caching: bool, warm: bool
+    usable_blocks: int,
+    table: RequestTable,
+    limits: EngineLimits,
+    eviction: EvictionConfig | None,
+    *,
+    prefix_caching: bool,
+    warm: bool,
 ) -> PagedAllocator:
-    """Make the blocks of one replica; a warm cache is one that has served all the requests before, in order."""
+    """Make the blocks of one replica; a warm cache is one that has served all the requests before, in order.
+
+    Without `eviction` free blocks are used again in the engine's own order.
+    """
+    size = limits.block_size
     if not prefix_caching:
-        return PagedAllocator(usable_blocks, limits.block_size)
-    allocator = CachedPagedAllocator(usable_blocks, limits.block_size)
+        return PagedAllocator(usable_blocks, size)
+    if eviction is None:
+        allocator = CachedPagedAllocator(usable_blocks, size)
+    else:
+        uses = [content for i in range(len(table)) for content in table.contents(i, size).tolist()]
+        allocator = EvictingPagedAllocator(usable_blocks, size, eviction.build(usable_blocks, uses))
     if warm:
         for index in range(len(table)):
             tokens = table.input_tokens[index] + table.output_tokens[index] - 1
-            allocator.warm_up(table.contents(index, limits.block_size), tokens)
+            allocator.warm_up(table.contents(index, size), tokens)
     return allocator

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Slots = NDArray[np.int64]
 
 _HELD = -1
+_NONE: Slots = np.zeros(0, dtype=np.int64)
 
 
 class FreeQueue:
@@ -53,7 +54,7 @@ class FreeQueue:
             there = first[self._stamps[first] == stamp]
             found.append(there)
             missing -= there.size
-        taken = found[0] if len(found) == 1 else np.concatenate(found)
+        taken = found[0] if len(found) == 1 else np.concatenate([_NONE, *found])
         self._stamps[taken] = _HELD
         self._size -= count
         return taken
@@ -61,4 +62,4 @@ class FreeQueue:
     def slots(self) -> Slots:
         """All blocks of the queue, in order."""
         live = [slots[self._stamps[slots] == stamp] for stamp, slots in self._runs]
-        return np.concatenate(live) if live else np.zeros(0, dtype=np.int64)
+        return np.concatenate([_NONE, *live])

@@ -9,6 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from sim.batching import AnyBatcher
 from sim.batching.chunked import Chunked
+from sim.kv.eviction import AnyEviction
+from sim.kv.eviction.lru import Lru
 from sim.routing import AnyRouter
 from sim.routing.least_loaded import LeastLoaded
 from workloads.config import WorkloadConfig
@@ -126,8 +128,8 @@ class PoliciesConfig(Section):
     """Which tokens a step takes."""
     allocator: Annotated[str, _not_yet("another allocator", "paged")] = "paged"
     """Who holds which KV blocks; so far only paged."""
-    eviction: Annotated[str, _not_yet("another eviction", "lru")] = "lru"
-    """What a prefix cache gives up first; so far only lru, the engine's own."""
+    eviction: Annotated[AnyEviction, BeforeValidator(_named)] = Lru()
+    """Which cached blocks go first; lru is the engine's own order."""
     prefetch: Annotated[str, _not_yet("prefetching", "none")] = "none"
     """Not simulated yet: only none."""
 
@@ -177,3 +179,12 @@ class Scenario(Section):
     """How to compute."""
     seed: int = Field(0, ge=0)
     """Every random number of the run follows from it."""
+
+    @model_validator(mode="after")
+    def _eviction_needs_a_cache(self) -> Scenario:
+        if self.policies.eviction.name != "lru" and not self.engine.enable_prefix_caching:
+            raise ValueError(
+                f"policies.eviction: {self.policies.eviction.name} acts on a prefix cache; "
+                "set engine.enable_prefix_caching: true"
+            )
+        return self

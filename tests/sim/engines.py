@@ -11,6 +11,7 @@ from sim.batching.decision import BatcherConfig, EngineLimits
 from sim.cost import StepCost
 from sim.engine.cluster import run_cluster
 from sim.engine.records import StepColumns
+from sim.kv.eviction.decision import EvictionConfig
 from sim.metrics import Requests
 from sim.routing.least_loaded import LeastLoaded
 from workloads.trace import BlockHashes, Trace
@@ -37,6 +38,7 @@ def run(
     replicas: int = 1,
     signal_delay_ns: int = 0,
     prefix_caching: bool = False,
+    eviction: EvictionConfig | None = None,
     fast_forward: bool = True,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     return run_cluster(
@@ -52,6 +54,7 @@ def run(
         signal_delay_ns=signal_delay_ns,
         max_concurrency=max_concurrency,
         prefix_caching=prefix_caching,
+        eviction=eviction,
         fast_forward=fast_forward,
     )
 

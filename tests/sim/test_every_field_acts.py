@@ -57,7 +57,7 @@ OTHER_VALUES = {
     "policies.router": ["round_robin"],
     "policies.batcher": ["continuous", "static_batch", {"name": "dynamic_chunked", "target_tpot_ms": 8}],
     "policies.allocator": "refused",
-    "policies.eviction": "refused",
+    "policies.eviction": None,  # tested below, on a load with prefixes
     "policies.prefetch": "refused",
     "workload": None,  # every field of a workload: tests/workloads
     "slo.ttft_ms": [1],
@@ -79,6 +79,12 @@ POLICY_OPTIONS = {
         "continuous": {},
     },
     "router": {"least_loaded": {}, "round_robin": {}},
+    "eviction": {
+        **{name: {} for name in ("lru", "lfu", "lfu_perfect", "fifo", "length_aware", "belady")},
+        # Options of caches act on caches: tests/sim/kv.
+        "lru_lfu": {"half_life": None},
+        "ttl": {"ttl_s": None, "since": None},
+    },
 }
 
 
@@ -162,3 +168,15 @@ def test_the_prefix_cache_and_its_start_act():
     on = outcome("engine.enable_prefix_caching=true", raw=raw)
     warm = outcome("engine.enable_prefix_caching=true", "engine.cache_at_start=warm", raw=raw)
     assert len({off, on, warm}) == 3
+
+
+def test_evictions_differ_on_a_small_cache():
+    sessions = {"turns": 4, "system_prompt_tokens": 64, "system_prompts": 3, "turn_gap_s": 0.5}
+    workload = {**BASE["workload"], "input_tokens": 90, "output_tokens": 30, "sessions": sessions}
+    engine = {**BASE["engine"], "enable_prefix_caching": True, "num_gpu_blocks_override": 120}
+    raw = {**BASE, "workload": workload, "engine": engine}
+    outcomes = {name: outcome(f"policies.eviction={name}", raw=raw) for name in POLICY_OPTIONS["eviction"]}
+    assert len(set(outcomes.values())) >= 4
+    assert outcomes["lru"] != outcomes["belady"]
+    short = outcome("policies.eviction={name: ttl, ttl_s: 0.2}", raw=raw)
+    assert short != outcomes["ttl"]

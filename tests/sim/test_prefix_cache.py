@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from sim.batching.chunked import Chunked
 from sim.batching.continuous import Continuous
+from sim.batching.decision import EngineLimits
+from sim.engine.core import EngineCore
+from sim.engine.request import RequestTable
 from sim.kv.allocators.cached_paged import CachedPagedAllocator
+from sim.kv.allocators.evicting_paged import EvictingPagedAllocator
+from sim.kv.eviction.belady import Belady
+from sim.kv.eviction.fifo import Fifo
+from sim.kv.eviction.length_aware import LengthAware
+from sim.kv.eviction.lfu import Lfu
+from sim.kv.eviction.lru_lfu import LruLfu
+from sim.kv.eviction.ttl import Ttl
 from sim.metrics import serving_metrics
 from tests.sim.doubles import AffineCost, constant_cost
 from tests.sim.engines import run, trace_of, with_prefixes
@@ -74,8 +84,9 @@ def test_equals_the_naive_block_pool(load, seats, budget, blocks):
     blocks=st.integers(14, 40),
     replicas=st.integers(1, 2),
     per_context=st.sampled_from([0, 3]),
+    eviction=st.sampled_from([None, Lfu(), LruLfu(), Fifo(), LengthAware(), Belady(), Ttl(ttl_s=1e-6)]),
 )
-def test_fast_forward_is_exact_with_a_prefix_cache(load, batcher, blocks, replicas, per_context):
+def test_fast_forward_is_exact_with_a_prefix_cache(load, batcher, blocks, replicas, per_context, eviction):
     requests, known = workload(load)
     trace = with_prefixes(trace_of(*requests), known, BLOCK)
     cost = AffineCost(base_ns=70, per_seq_ns=3, per_context_ns=per_context, per_prefill_token_ns=5)
@@ -89,6 +100,7 @@ def test_fast_forward_is_exact_with_a_prefix_cache(load, batcher, blocks, replic
             usable_blocks=blocks,
             replicas=replicas,
             prefix_caching=True,
+            eviction=eviction,
             fast_forward=fast_forward,
         )
         columns = {name: column.tolist() for name, column in done.columns.items()}
@@ -149,3 +161,35 @@ def test_a_block_size_that_does_not_fit_the_trace_is_one_line():
     trace = with_prefixes(trace_of((0, 9, 1)), [[1, 2]], BLOCK)
     with pytest.raises(InputError, match="block_size: 3"):
         sequence_hashes(trace, 3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    load=loads,
+    blocks=st.integers(14, 30),
+    eviction=st.sampled_from([Lfu(), LruLfu(), Fifo(), LengthAware(), Belady(), Ttl(ttl_s=2e-6)]),
+)
+def test_blocks_are_accounted_for_under_every_policy(load, blocks, eviction):
+    requests, known = workload(load)
+    trace = with_prefixes(trace_of(*requests), known, BLOCK)
+    table = RequestTable(trace, sequence_hashes(trace, BLOCK))
+    uses = [content for i in range(len(table)) for content in table.contents(i, BLOCK).tolist()]
+    allocator = EvictingPagedAllocator(blocks, BLOCK, eviction.build(blocks, uses))
+    limits = EngineLimits(4, 20, BLOCK)
+    core = EngineCore(
+        limits,
+        Chunked().build(limits, constant_cost(1)),
+        allocator,
+        table,
+        max_model_len=999,
+        prefix_caching=True,
+    )
+    waiting = [i for i in range(len(table)) if core.submit(i) is None]
+    done, now = [], 0
+    while (plan := core.schedule(now)) is not None:
+        core.check_integrity()
+        now += 700
+        done += [seq.index for seq in core.commit(plan, 1, now)]
+        core.check_integrity()
+    assert sorted(done) == waiting
+    assert allocator.free_blocks == blocks
