@@ -18,6 +18,7 @@ from sim.cost.compiled import CompiledCost, compile_cost
 from sim.engine.clock import NS_PER_MS
 from sim.engine.cluster import run_cluster
 from sim.engine.records import Status, StepColumns
+from sim.errors import ConfigError
 from sim.memory import KvCapacity, kv_capacity
 from sim.metrics import Requests, kv_usage, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
@@ -81,6 +82,11 @@ def build_service(scenario: Scenario) -> Service:
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
     )
     longest = min(model.max_position_embeddings, capacity.max_tokens)
+    if engine.max_model_len is not None and engine.max_model_len > model.max_position_embeddings:
+        raise ConfigError(
+            f"engine.max_model_len: {engine.max_model_len} exceeds what {model.name} was made for "
+            f"({model.max_position_embeddings})"
+        )
     return Service(
         model,
         profile,

@@ -11,18 +11,24 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sim.batching.decision import EngineLimits, EngineView, StepLimits
 from sim.cost import StepCost
+from sim.errors import ConfigError
 
 
 class Chunked(BaseModel):
     """Static chunking."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Literal["chunked"] = "chunked"
-    chunk_tokens: int | None = Field(None, ge=1)
+    chunk_tokens: int | None = Field(None, strict=True, ge=1)
     """Most prompt tokens of a step; by default what decodes leave of max_num_batched_tokens."""
 
     def build(self, limits: EngineLimits, cost: StepCost) -> ChunkedBatcher:  # noqa: ARG002
+        if self.chunk_tokens is not None and self.chunk_tokens > limits.max_num_batched_tokens:
+            raise ConfigError(
+                f"policies.batcher.chunk_tokens: {self.chunk_tokens} exceeds engine.max_num_batched_tokens "
+                f"({limits.max_num_batched_tokens}), which bounds every step"
+            )
         return ChunkedBatcher(self.chunk_tokens or limits.max_num_batched_tokens)
 
 

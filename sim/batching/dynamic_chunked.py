@@ -20,16 +20,16 @@ NS_PER_MS = 1_000_000
 class DynamicChunked(BaseModel):
     """Chunks sized step by step."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Literal["dynamic_chunked"] = "dynamic_chunked"
-    target_tpot_ms: float = Field(40.0, gt=0)
+    target_tpot_ms: float = Field(40.0, strict=True, gt=0)
     """Longest step that decoding sequences should wait for."""
-    min_chunk_tokens: int = Field(64, ge=1)
+    min_chunk_tokens: int = Field(64, strict=True, ge=1)
     """Smallest chunk while prompts wait, whatever the target says: the guarantee of progress."""
-    kv_headroom: float = Field(0.05, ge=0, lt=1)
+    kv_headroom: float = Field(0.05, strict=True, ge=0, lt=1)
     """Share of the KV blocks that prompts leave to growing sequences."""
-    urgent_factor: float = Field(2.0, ge=1)
+    urgent_factor: float = Field(2.0, strict=True, ge=1)
     """Factor on the target while a prompt with a negative priority (more urgent than the default) is next."""
 
     def build(self, limits: EngineLimits, cost: StepCost) -> DynamicChunkedBatcher:

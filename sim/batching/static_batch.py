@@ -19,12 +19,12 @@ NS_PER_MS = 1_000_000
 class StaticBatch(BaseModel):
     """Batches of whole prompts that start together; as many as the queue, the cap and one step can hold."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Literal["static_batch"] = "static_batch"
-    batch_size: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, strict=True, ge=1)
     """Most requests of a batch; by default max_num_seqs."""
-    max_wait_ms: float = Field(0.0, ge=0)
+    max_wait_ms: float = Field(0.0, strict=True, ge=0, le=1e9)
     """How long the oldest request waits for the batch to fill."""
 
     def build(self, limits: EngineLimits, cost: StepCost) -> StaticBatcher:  # noqa: ARG002

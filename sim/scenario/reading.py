@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from sim.errors import ConfigError
 from sim.scenario.sections import PoliciesConfig, Scenario
+from workloads.yaml_values import parse_yaml
 
 Raw = dict[str, Any]
 
@@ -45,10 +46,7 @@ def apply_override(raw: Raw, override: str) -> None:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set {override!r}: write PATH=VALUE, such as engine.max_num_seqs=64")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {override!r}: {text!r} is not a YAML value") from None
+    value = parse_yaml(text, f"--set {override}")
     node = raw
     for depth, key in enumerate(keys[:-1]):
         child = node.get(key)
@@ -83,6 +81,9 @@ def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:
     if kind == "missing":
         return f"{field}: is missing"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        known = _fields_at(root, path)
+        return f"{field}: takes fields ({', '.join(known)}), not {reprlib.repr(problem['input'])}"
     if kind == "union_tag_not_found":
         return f"{field}: needs a name beside its options, such as {{name: ...}}"
     if kind == "union_tag_invalid":
@@ -93,9 +94,9 @@ def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{field}: unknown name {context['tag']!r}; one of {context['expected_tags']}{hint}"
     message = message[0].lower() + message[1:]
-    if kind in ("value_error", "model_type") or isinstance(problem["input"], dict):
+    if kind == "value_error" or isinstance(problem["input"], dict):
         return f"{field}: {message}" if field else message
-    return f"{field}: {message}, not {problem['input']!r}"
+    return f"{field}: {message}, not {reprlib.repr(problem['input'])}"
 
 
 def _read(path: Path) -> Raw:
@@ -107,14 +108,9 @@ def _read(path: Path) -> Raw:
         raise ConfigError(f"{path}: is a directory; give the scenario file inside it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as text ({error.__class__.__name__})") from None
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{line}: not YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    raw = parse_yaml(text, str(path))
+    if isinstance(raw, dict) and "servetwin" in raw and isinstance(raw.get("scenario"), dict):
+        raw = raw["scenario"]  # the lock file of a run
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: a scenario is a mapping with model, hardware and workload")
     return raw

@@ -39,10 +39,15 @@ def _not_yet(what: str, only: Any) -> BeforeValidator:  # noqa: ANN401  any scal
     return BeforeValidator(check)
 
 
+CaptureSize = Annotated[int, Field(strict=True, ge=1, le=1_048_576)]
+
+
 class Section(BaseModel):
     """A part of a scenario: frozen, and strict about its keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class HardwareConfig(Section):
@@ -52,7 +57,7 @@ class HardwareConfig(Section):
     """A shipped profile, by name (`servetwin profile list`)."""
     profile: str | None = None
     """Path of a profile of your own; instead of `gpu`."""
-    tensor_parallel_size: int = Field(1, ge=1, le=64)
+    tensor_parallel_size: int = Field(1, strict=True, ge=1, le=64)
     """GPUs that share each layer."""
     weight_dtype: Literal["auto", "bfloat16", "fp8", "fp8_block", "nvfp4"] = "auto"
     """Precision of the linear layers; auto is the checkpoint's own."""
@@ -67,27 +72,27 @@ class HardwareConfig(Section):
 class EngineConfig(Section):
     """The engine's own options, spelled as in vLLM."""
 
-    max_num_seqs: int = Field(256, ge=1)
+    max_num_seqs: int = Field(256, strict=True, ge=1, le=65_536)
     """Most sequences in a step."""
-    max_num_batched_tokens: int = Field(8192, ge=1)
+    max_num_batched_tokens: int = Field(8192, strict=True, ge=1, le=1_048_576)
     """Most tokens in a step."""
-    max_model_len: int | None = Field(None, ge=2)
+    max_model_len: int | None = Field(None, strict=True, ge=2)
     """Longest sequence; by default the model's own, or what the KV cache can hold if that is less."""
-    async_scheduling: bool = True
+    async_scheduling: bool = Field(True, strict=True)
     """Whether the host prepares the next step while the device runs this one."""
-    block_size: int = Field(16, ge=1, le=1024)
+    block_size: int = Field(16, strict=True, ge=1, le=1024)
     """Tokens of a KV block."""
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    gpu_memory_utilization: float = Field(0.9, strict=True, gt=0, le=1)
     """Share of the device memory that the engine may use."""
-    num_gpu_blocks_override: int | None = Field(None, ge=2)
+    num_gpu_blocks_override: int | None = Field(None, strict=True, ge=2, le=100_000_000)
     """KV blocks, where known from the engine's log; one of them is the engine's own."""
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8"] = "auto"
     """Precision of the KV cache; auto is 16-bit."""
-    enforce_eager: bool = False
+    enforce_eager: bool = Field(False, strict=True)
     """Run without CUDA graphs."""
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    cudagraph_capture_sizes: tuple[CaptureSize, ...] | None = None
     """Token counts with a captured graph; by default the engine's list."""
-    enable_prefix_caching: bool = False
+    enable_prefix_caching: bool = Field(False, strict=True)
     """Whether full KV blocks stay findable for later prompts with the same prefix."""
     cache_at_start: Literal["cold", "warm"] = "cold"
     """Prefix cache at the start: empty, or as after the same requests were served once before."""
@@ -102,6 +107,12 @@ class EngineConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _eager_has_no_graphs(self) -> EngineConfig:
+        if self.enforce_eager and self.cudagraph_capture_sizes is not None:
+            raise ValueError("enforce_eager runs without CUDA graphs; leave cudagraph_capture_sizes out")
+        return self
+
+    @model_validator(mode="after")
     def _warm_needs_a_cache(self) -> EngineConfig:
         if self.cache_at_start == "warm" and not self.enable_prefix_caching:
             raise ValueError("cache_at_start: warm needs enable_prefix_caching: true")
@@ -111,11 +122,11 @@ class EngineConfig(Section):
 class ClusterConfig(Section):
     """How many replicas there are, and what the router hears of them."""
 
-    replicas: int = Field(1, ge=1, le=4096)
+    replicas: int = Field(1, strict=True, ge=1, le=4096)
     """Engines behind the router."""
-    signal_delay_ms: float = Field(0.0, ge=0)
+    signal_delay_ms: float = Field(0.0, strict=True, ge=0, le=1e9)
     """How late the router learns that requests finished."""
-    price_per_gpu_hour: float = Field(3.0, ge=0)
+    price_per_gpu_hour: float = Field(3.0, strict=True, ge=0)
     """For costs, in a currency of yours."""
 
 
@@ -137,11 +148,11 @@ class PoliciesConfig(Section):
 class SloConfig(Section):
     """Limits that a request must keep to count as good."""
 
-    ttft_ms: float | None = Field(None, gt=0)
+    ttft_ms: float | None = Field(None, strict=True, gt=0)
     """Time to first token."""
-    tpot_ms: float | None = Field(None, gt=0)
+    tpot_ms: float | None = Field(None, strict=True, gt=0)
     """Time per output token, over a request."""
-    e2el_ms: float | None = Field(None, gt=0)
+    e2el_ms: float | None = Field(None, strict=True, gt=0)
     """End-to-end latency."""
 
     @property
@@ -154,7 +165,7 @@ class SloConfig(Section):
 class SimulationConfig(Section):
     """How to compute; never what comes out."""
 
-    fast_forward: bool = True
+    fast_forward: bool = Field(True, strict=True)
     """Take steps that cannot differ at once. The results are the same either way."""
 
 
@@ -177,7 +188,7 @@ class Scenario(Section):
     """What counts as good."""
     simulation: SimulationConfig = SimulationConfig()
     """How to compute."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, strict=True, ge=0, lt=2**63)
     """Every random number of the run follows from it."""
 
     @model_validator(mode="after")
