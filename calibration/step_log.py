@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,8 @@ def read_step_log(directory: Path) -> StepLogRun:
     """Read a run directory; raises InputError where it is not one, or where the engine ran what we cannot replay."""
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory; give a recorded run with meta.json and steps.csv")
+    requests = tuple(_rows(directory / "requests.csv", _request))
+    steps = tuple(_rows(directory / "steps.csv", _step))
     meta_path = directory / "meta.json"
     try:
         meta = json.loads(meta_path.read_text(encoding="utf-8"))
@@ -81,8 +84,8 @@ def read_step_log(directory: Path) -> StepLogRun:
             block_size=int(meta["block_size"]),
             num_gpu_blocks=int(meta["num_kv_blocks"]),
             prefix_caching=bool(args.get("enable_prefix_caching", True)),  # the engine's own default
-            requests=tuple(_rows(directory / "requests.csv", _request)),
-            steps=tuple(_rows(directory / "steps.csv", _step)),
+            requests=requests,
+            steps=steps,
         )
     except OSError as error:
         raise ConfigError(f"{meta_path}: cannot be read ({error.strerror})") from None
@@ -90,7 +93,9 @@ def read_step_log(directory: Path) -> StepLogRun:
         raise ConfigError(f"{meta_path}:{error.lineno}: not JSON: {error.msg}") from None
     except KeyError as error:
         raise ConfigError(f"{meta_path}: key {error.args[0]!r} is missing") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{meta_path}: not text in UTF-8") from None
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ConfigError(f"{meta_path}: not the meta data of a run: {error}") from None
 
 
@@ -103,23 +108,43 @@ def _rows(path: Path, convert: Callable[[Mapping[str, str]], T]) -> list[T]:
                     rows.append(convert(row))
                 except KeyError as error:
                     raise TraceFormatError(path, 1, f"column {error.args[0]!r} is missing") from None
-                except (TypeError, ValueError) as error:
+                except (TypeError, ValueError, AttributeError) as error:
                     raise TraceFormatError(path, line, f"not a row of this table: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TraceFormatError(path, None, f"not a CSV file in UTF-8 ({error})") from None
     if not rows:
         raise TraceFormatError(path, None, "has no rows")
     return rows
 
 
+def _seconds(row: Mapping[str, str], column: str) -> float:
+    return _number(row, column, 1e9)
+
+
+def _number(row: Mapping[str, str], column: str, most: float) -> float:
+    value = float(row[column])
+    if not math.isfinite(value) or not 0 <= value <= most:
+        raise ValueError(f"{column} is {row[column]}, must lie between 0 and {most:g}")
+    return value
+
+
+def _count(row: Mapping[str, str], column: str, least: int = 0) -> int:
+    value = int(row[column])
+    if not least <= value < 2**31:
+        raise ValueError(f"{column} is {value}, must be at least {least} and below 2^31")
+    return value
+
+
 def _request(row: Mapping[str, str]) -> RecordedRequest:
     return RecordedRequest(
         row["request_id"],
-        float(row["arrival_s"]),
-        float(row["admit_s"]),
-        int(row["prompt_tokens"]),
-        int(row["output_tokens"]),
-        int(row["cached_tokens"]) if row.get("cached_tokens") else None,
+        _seconds(row, "arrival_s"),
+        _seconds(row, "admit_s"),
+        _count(row, "prompt_tokens", 1),
+        _count(row, "output_tokens", 1),
+        _count(row, "cached_tokens") if row.get("cached_tokens") else None,
         row.get("sys_id") or "",
         row.get("parent") or "",
     )
@@ -127,15 +152,15 @@ def _request(row: Mapping[str, str]) -> RecordedRequest:
 
 def _step(row: Mapping[str, str]) -> RecordedStep:
     return RecordedStep(
-        float(row["t_start_s"]),
-        float(row["iter_s"]),
-        int(row["n_prefill_tokens"]),
-        int(row["n_decode_seqs"]),
-        int(row["decode_ctx_tokens"]),
-        int(row["n_preempted"]),
-        int(row["n_running"]),
-        int(row["n_waiting"]),
-        float(row["kv_usage"]),
+        _seconds(row, "t_start_s"),
+        _seconds(row, "iter_s"),
+        _count(row, "n_prefill_tokens"),
+        _count(row, "n_decode_seqs"),
+        _count(row, "decode_ctx_tokens"),
+        _count(row, "n_preempted"),
+        _count(row, "n_running"),
+        _count(row, "n_waiting"),
+        _number(row, "kv_usage", 1.0),
         tuple(_prefill(part) for part in row["prefill_detail"].split(";") if part),
     )
 

@@ -32,6 +32,12 @@ def test_prefix_look_ups_block_reuse_and_cached_tokens_are_the_engines():
     assert cached.requests_equal == cached.requests == 109
 
 
+HEADER = (
+    "step,t_start_s,iter_s,n_prefill_tokens,n_decode_seqs,decode_ctx_tokens,n_preempted,n_running,n_waiting,"
+    "kv_usage,prefill_detail\n"
+)
+
+
 def tiny_run(folder, steps: str | None = None, **engine_args: object) -> None:
     """Budget 8, blocks of 4, 7 usable: prompt of 10 in two chunks, then two decodes beside a prompt of 3."""
     folder.mkdir(exist_ok=True)
@@ -54,17 +60,13 @@ def tiny_run(folder, steps: str | None = None, **engine_args: object) -> None:
     (folder / "requests.csv").write_text(
         "request_id,arrival_s,prompt_tokens,output_tokens,admit_s\na,0.0,10,3,0.0\nb,0.15,3,1,0.2\n"
     )
-    header = (
-        "step,t_start_s,iter_s,n_prefill_tokens,n_decode_seqs,decode_ctx_tokens,n_preempted,n_running,n_waiting,"
-        "kv_usage,prefill_detail\n"
-    )
     rows = (
         "0,0.0,0.1,8,0,0,0,1,0,0.2857,a:0+8\n"
         "1,0.1,0.1,2,0,0,0,1,0,0.4286,a:8+2\n"
         "2,0.2,0.1,3,1,10,0,2,0,0.5714,b:0+3\n"
         "3,0.3,0.1,0,1,11,0,1,0,0.4286,\n"
     )
-    (folder / "steps.csv").write_text(header + (steps or rows))
+    (folder / "steps.csv").write_text(HEADER + (steps or rows))
 
 
 def test_a_small_log_by_hand(tmp_path, capsys):
@@ -100,6 +102,22 @@ def test_a_step_that_differs_is_named_and_exits_1(tmp_path, capsys):
             "request_id,arrival_s,prompt_tokens,output_tokens,admit_s\na,0,x,1,0\n",
             "requests.csv:2",
         ),
+        (
+            "steps.csv",
+            HEADER + "0,0.0,nan,8,0,0,0,1,0,0.2,\n",
+            "steps.csv:2: not a row of this table: iter_s is nan",
+        ),
+        ("steps.csv", HEADER + "0,0.0,0.1,-8,0,0,0,1,0,0.2,\n", "steps.csv:2: not a row"),
+        ("steps.csv", HEADER + "0,0.0,0.1\n", "steps.csv:2: not a row"),
+        (
+            "requests.csv",
+            "request_id,arrival_s,prompt_tokens,output_tokens,admit_s\na,0,3,1,inf\n",
+            "requests.csv:2: not a row of this table: admit_s is inf",
+        ),
+        *(
+            (name, b"\x80\x03\xff\x00", f"{name}: not ")
+            for name in ("steps.csv", "requests.csv", "meta.json")
+        ),
     ],
 )
 def test_a_broken_log_is_one_line(tmp_path, file, content, where):
@@ -107,7 +125,7 @@ def test_a_broken_log_is_one_line(tmp_path, file, content, where):
     if content is None:
         (tmp_path / "tiny" / file).unlink()
     else:
-        (tmp_path / "tiny" / file).write_text(content)
+        (tmp_path / "tiny" / file).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(InputError) as caught:
         read_step_log(tmp_path / "tiny")
     assert where in str(caught.value)
