@@ -32,8 +32,14 @@ Fit = Callable[[Table], Callable[[Table], Float]]
 """Fits on a table and returns the prediction of another."""
 
 
+def missing_tables(rows: Collection, profile: Profile) -> list[str]:
+    """Name the tables that the profile has a term for and the collection lacks; such terms cannot be judged."""
+    optional = {"moe": bool(profile.moe), "allreduce": profile.all_reduce is not None}
+    return [name for name, fitted in optional.items() if fitted and name not in rows.tables]
+
+
 def residuals(rows: Collection, profile: Profile, log: Log = quiet) -> list[Residual]:
-    """Judge every term of `profile`, which was fitted on all of `rows`."""
+    """Judge every term of `profile` that `rows` has a table for; the profile was fitted on all of them."""
     out = []
     for residual in _all_terms(rows, profile):
         log(f"{residual.term}: median {residual.median:.1%}, P90 {residual.p90:.1%} held out")
@@ -107,6 +113,8 @@ def _layout(table: Table) -> Float:
 
 def _moe(rows: Collection, profile: Profile) -> Iterator[Residual]:
     device = rows.device
+    if "moe" not in rows.tables:
+        return
     for dtype, curve in profile.moe.items():
         table = rows.tables["moe"].only(dtype=dtype)
 
@@ -121,7 +129,7 @@ def _moe(rows: Collection, profile: Profile) -> Iterator[Residual]:
 
 
 def _all_reduce(rows: Collection, profile: Profile) -> Iterator[Residual]:
-    if profile.all_reduce is None:
+    if profile.all_reduce is None or "allreduce" not in rows.tables:
         return
     table = rows.tables["allreduce"].only(impl="vllm_graph")
 

@@ -124,6 +124,25 @@ def test_validate_refits_without_whole_shapes(kernels, fitted, capsys):
     assert "roofline" in capsys.readouterr().out
 
 
+def test_validate_judges_the_tables_that_are_there_and_names_the_others(kernels, tmp_path, capsys):
+    path = tmp_path / "full.json"
+    moe = load_profile("h100_sxm").moe
+    reduce = load_profile("h100_sxm").all_reduce
+    run("fit", "--kernels", kernels, "--system", "h100_sxm", "--out", path)
+    path.write_text(load_profile(path).model_copy(update={"moe": moe, "all_reduce": reduce}).to_json())
+    capsys.readouterr()
+    run("validate", path, "--kernels", kernels, "--json")
+    found, said = document(capsys)
+    assert {one["term"].split("/")[0] for one in found["residuals"]} == {
+        "gemm",
+        "prefill_attention",
+        "decode_attention",
+    }
+    lines = said.splitlines()
+    assert "no moe.parquet" in lines[0]
+    assert "no allreduce.parquet" in lines[1]
+
+
 def test_import_reads_the_package_by_definition(fitted, tmp_path, capsys):
     package = write_package(tmp_path / "package")
     path = tmp_path / "imported.json"
