@@ -11,6 +11,7 @@ The same seed gives the same bytes, but for the key `date` of the summary.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -34,33 +35,69 @@ REQUESTS = "requests.parquet"
 TIMELINE = "timeline.parquet"
 
 
+OWN_FILES = frozenset(
+    (LOCK, SUMMARY, REQUESTS, TIMELINE, "comparison.json", "plan.json", "scenario.yaml", "report.html")
+)
+ARMS = "arms"
+
+
 @contextmanager
 def new_directory(target: Path, marker: str = LOCK) -> Iterator[Path]:
     """Give a folder beside `target` that takes its place when all went well, and vanishes when not.
 
-    An existing `target` is replaced only where it is empty or holds `marker`, which says that it is ours.
+    An existing `target` is replaced only where everything in it is ours. `marker` is the file that says so.
     """
     target = target.resolve()
     check_replaceable(target, marker)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as error:
+        raise ConfigError(f"--out {target}: cannot be written ({error.strerror})") from None
     try:
         scratch.chmod(0o755)
         yield scratch
-        if target.exists():
-            shutil.rmtree(target)
-        scratch.rename(target)
+        try:
+            if target.exists():
+                shutil.rmtree(target)
+            scratch.rename(target)
+        except OSError as error:
+            raise ConfigError(f"--out {target}: cannot be written ({error.strerror})") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def check_replaceable(target: Path, marker: str = LOCK) -> None:
-    """Raise ConfigError where writing to `target` would destroy something that is not ours."""
+    """Raise ConfigError where writing to `target` would destroy something that is not ours, or cannot work."""
     if target.is_dir():
+        foreign = next(_foreign(target), None)
+        if foreign is not None:
+            raise ConfigError(
+                f"--out {target}: has other files in it ({foreign}); give a new or empty directory"
+            )
         if any(target.iterdir()) and not (target / marker).is_file():
-            raise ConfigError(f"--out {target}: has other files in it; give a new or empty directory")
+            raise ConfigError(f"--out {target}: holds results of another kind; give a new or empty directory")
     elif target.exists():
         raise ConfigError(f"--out {target}: is a file; give a directory")
+    place = next(parent for parent in target.resolve().parents if parent.exists())
+    if not place.is_dir():
+        raise ConfigError(f"--out {target}: {place} is a file")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out {target}: {place} cannot be written to")
+
+
+def _foreign(target: Path) -> Iterator[Path]:
+    """Whatever in a result directory we did not write: only our files, and run directories of arms, are ours."""
+    for path in sorted(target.rglob("*")):
+        parts = path.relative_to(target).parts
+        arm = len(parts) >= 2 and parts[0] == ARMS
+        if path.is_symlink():
+            yield path.relative_to(target)
+        elif path.is_dir():
+            if parts != (ARMS,) and not (arm and len(parts) == 2 and (path / LOCK).is_file()):
+                yield path.relative_to(target)
+        elif path.name not in OWN_FILES or not (len(parts) == 1 or (arm and len(parts) == 3)):
+            yield path.relative_to(target)
 
 
 def write_run(result: Result, trace: Trace, directory: Path) -> None:

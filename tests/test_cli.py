@@ -112,9 +112,76 @@ def test_an_existing_directory_is_replaced_only_if_it_is_ours(scenario, tmp_path
     foreign.mkdir()
     (foreign / "precious.txt").write_text("mine")
     assert run_command(["run", str(scenario), "--out", str(foreign)]) == 2
-    assert "precious" not in capsys.readouterr().err
+    assert "precious.txt" in capsys.readouterr().err
     assert [p.name for p in foreign.iterdir()] == ["precious.txt"]
     assert run_command(["run", str(scenario), "--out", str(foreign / "precious.txt")]) == 2
+    assert run_command(["run", str(scenario), "--out", str(foreign / "precious.txt" / "below")]) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "analysis/a.py", "arms/mine/precious.txt", "arms/summary.json"]
+)
+def test_a_users_files_in_a_result_directory_are_never_lost(scenario, tmp_path, capsys, name):
+    out = tmp_path / "out"
+    assert run_command(["run", str(scenario), "--out", str(out)]) == 0
+    mine = out / name
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("mine")
+    assert run_command(["run", str(scenario), "--out", str(out)]) == 2
+    assert "has other files in it" in capsys.readouterr().err
+    assert mine.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_bad_input(scenario, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert run_command(["run", str(scenario), "--out", str(tmp_path / "out")]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_a_lock_file_is_a_scenario(scenario, tmp_path, capsys):
+    assert run_command(["run", str(scenario), "--out", str(tmp_path / "a"), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert run_command(["run", str(tmp_path / "a" / "scenario.lock.yaml"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert {**first, "date": None} == {**again, "date": None}
+
+
+def test_a_trace_replaces_the_workloads_own_source(scenario, tmp_path, capsys):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,50,5\n1,60,6\n")
+    assert (
+        run_command(
+            ["run", str(scenario), "--trace", str(trace), "--set", "workload.num_requests=2", "--json"]
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["total_input_tokens"] == 110
+    both = ["run", str(scenario), "--trace", str(trace), "--set", "workload.trace=azure-conv"]
+    assert run_command(both) == 2
+    assert "give one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["run", "{s}"], ["--help"], ["schema"], ["run", "{s}", "--json"]])
+def test_a_reader_that_leaves_early_is_no_error(scenario, arguments):
+    command = [
+        sys.executable,
+        "-c",
+        "from sim.cli import main; main()",
+        *(a.replace("{s}", str(scenario)) for a in arguments),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait() == 0
+    assert b"Traceback" not in errors
+
+
+def test_a_full_disk_on_standard_output_is_one_line(scenario):
+    command = [sys.executable, "-c", "from sim.cli import main; main()", "run", str(scenario)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_failing_run_leaves_nothing_behind(scenario, tmp_path, capsys, monkeypatch):
@@ -158,7 +225,7 @@ def test_a_failing_run_leaves_nothing_behind(scenario, tmp_path, capsys, monkeyp
         (["run", "{s}", "--seed", "x"], "seed"),
         (["run", "{s}", "--sed", "1"], "sed"),
         (["run", "{s}", "--report"], "--out"),
-        (["run"], "scenario"),
+        (["run"], "SCENARIO"),
         (["fly"], "fly"),
         (["init", "{s}"], "exists"),
         (["init", "--from-vllm", "vllm serve"], "names no model"),
@@ -184,10 +251,9 @@ def test_interrupted_is_130_and_a_fault_is_3(scenario, capsys, monkeypatch):
 
         return command
 
-    monkeypatch.setattr(cli, "app", raising(KeyboardInterrupt))
-    monkeypatch.setattr(cli, "_mount", lambda: None)
+    monkeypatch.setattr(cli, "build_app", lambda **_: raising(KeyboardInterrupt))
     assert run_command(["run"]) == 130
-    monkeypatch.setattr(cli, "app", raising(RuntimeError))
+    monkeypatch.setattr(cli, "build_app", lambda **_: raising(RuntimeError))
     assert run_command(["run"]) == 3
     assert "report it" in capsys.readouterr().err
 

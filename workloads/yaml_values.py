@@ -49,12 +49,12 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
-def parse_yaml(text: str, where: str) -> Any:  # noqa: ANN401  whatever YAML holds
-    """Read one document; raises ConfigError in one line that begins with `where`."""
+def parse_yaml(text: str, where: str, *, lines: bool = False) -> Any:  # noqa: ANN401  whatever YAML holds
+    """Read one document; raises ConfigError in one line that begins with `where` (and the line, for a file)."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark and "\n" in text.strip() else ""
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark and lines else ""
         raise ConfigError(f"{where}{line}: not YAML: {error.problem or error.context}") from None
     except RecursionError:
         raise ConfigError(f"{where}: nested too deeply for a scenario") from None

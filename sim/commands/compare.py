@@ -35,6 +35,7 @@ _SHOWN = (
 
 def compare(
     scenario: Path,
+    /,
     *,
     vary: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
     replications: int = REPLICATIONS,

@@ -6,13 +6,17 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import yaml
 from cyclopts import Parameter
 
 from sim.commands.options import put_json, say
 from sim.errors import ConfigError
+from sim.profile import load_profile
+from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
-from sim.scenario.vllm_flags import VllmCommand, parse_vllm_command
-from sim.scenario.writing import scenario_text
+from sim.scenario.vllm_flags import VllmCommand, engine_defaults, parse_vllm_command
+from sim.scenario.writing import STARTING_POINT, scenario_text
+from sim.simulation import build_service
 
 
 def init(
@@ -39,7 +43,12 @@ def init(
     command = parse_vllm_command(from_vllm) if from_vllm is not None else VllmCommand()
     if gpu is not None:
         command.fields["hardware.gpu"] = gpu
+    if from_vllm is not None:
+        device = load_profile(command.fields.get("hardware.gpu", STARTING_POINT["hardware.gpu"]))
+        defaults = engine_defaults(device.device.memory_bytes, device.name)
+        command.fields = {**defaults, **command.fields}
     text = scenario_text(command.fields, command.remarks)
+    build_service(load_scenario(yaml.safe_load(text)))  # what it writes can be run, or is refused here
     for remark in command.remarks:
         say(f"note: {remark}")
     if file is None:

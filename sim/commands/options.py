@@ -42,12 +42,17 @@ class ScenarioOptions:
     @property
     def overrides(self) -> list[str]:
         """All overrides as PATH=VALUE, the trace file included."""
-        own = list(self.set)
-        if self.trace is not None:
-            if not self.trace.exists():
-                raise ConfigError(f"--trace {self.trace}: no such file")
-            own.append(f"workload.trace={json_text(str(self.trace)).strip()}")
-        return own
+        if self.trace is None:
+            return list(self.set)
+        if not self.trace.exists():
+            raise ConfigError(f"--trace {self.trace}: no such file")
+        clash = next((text for text in self.set if text.partition("=")[0].strip() in SOURCE_FIELDS), None)
+        if clash is not None:
+            raise ConfigError(
+                f"--trace {self.trace}: and --set {clash} both say where requests come from; give one"
+            )
+        instead = [f"{path}=null" for path in SOURCE_FIELDS if path != "workload.trace"]
+        return [*instead, f"workload.trace={json_text(str(self.trace)).strip()}", *self.set]
 
     def load(self, source: Path, overrides: Sequence[str] = ()) -> Scenario:
         return load_scenario(source, [*self.overrides, *overrides], seed=self.seed)
@@ -60,6 +65,7 @@ class ScenarioOptions:
             raise ConfigError("--report: needs --out DIR, where report.html goes")
 
 
+SOURCE_FIELDS = ("workload.trace", "workload.input_tokens", "workload.output_tokens", "workload.sessions")
 NO_OPTIONS = ScenarioOptions()
 
 
@@ -75,7 +81,13 @@ def put_json(document: Any) -> None:  # noqa: ANN401  anything that is JSON
 def console() -> Console:
     from rich.console import Console  # noqa: PLC0415  only where tables are printed
 
-    return Console(highlight=False, soft_wrap=True)
+    class Pipe(Console):
+        """Rich exits with 1 where its reader has gone; that code means something here."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Pipe(highlight=False, soft_wrap=True)
 
 
 @contextmanager

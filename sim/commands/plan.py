@@ -19,6 +19,7 @@ _USUAL_RUNS = 60
 
 def plan(
     scenario: Path,
+    /,
     *,
     slo: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
     replications: int = MOST_REPLICATIONS,

@@ -9,7 +9,7 @@ from sim.run_directory import LOCK, new_directory, write_run
 from sim.simulation import Result, build_load, simulate
 
 
-def run(scenario: Path, *, options: ScenarioOptions = NO_OPTIONS) -> None:
+def run(scenario: Path, /, *, options: ScenarioOptions = NO_OPTIONS) -> None:
     """Simulate a scenario once.
 
     Parameters

@@ -67,7 +67,7 @@ def _default_policy(kind: str) -> str | None:
     return getattr(info.default, "name", None) if info else None
 
 
-def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:
+def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:  # noqa: PLR0911  one for each kind
     """Say the first problem of a validation in one line: the field, what is wrong, what would be right."""
     problem = error.errors(include_url=False)[0]
     path = [str(part) for part in problem["loc"]]
@@ -108,7 +108,7 @@ def _read(path: Path) -> Raw:
         raise ConfigError(f"{path}: is a directory; give the scenario file inside it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as text ({error.__class__.__name__})") from None
-    raw = parse_yaml(text, str(path))
+    raw = parse_yaml(text, str(path), lines=True)
     if isinstance(raw, dict) and "servetwin" in raw and isinstance(raw.get("scenario"), dict):
         raw = raw["scenario"]  # the lock file of a run
     if not isinstance(raw, dict):

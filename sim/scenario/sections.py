@@ -45,9 +45,7 @@ CaptureSize = Annotated[int, Field(strict=True, ge=1, le=1_048_576)]
 class Section(BaseModel):
     """A part of a scenario: frozen, and strict about its keys."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class HardwareConfig(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +30,13 @@ SWITCHES: Final = frozenset(
     enable-log-requests enable-auto-tool-choice allow-credentials enable-expert-parallel enable-lora
     """.split()  # noqa: SIM905
 )
-SHORT: Final = {"-tp": "tensor-parallel-size", "-dp": "data-parallel-size", "-q": "quantization"}
+SHORT: Final = {
+    "-tp": "tensor-parallel-size",
+    "-dp": "data-parallel-size",
+    "-pp": "pipeline-parallel-size",
+    "-q": "quantization",
+}
+_QUANTISED: Final = re.compile(r"-(fp8|fp8-dynamic|fp8-kv|nvfp4|fp4)$", re.IGNORECASE)
 
 
 @dataclass
@@ -40,6 +47,16 @@ class VllmCommand:
     remarks: list[str] = field(default_factory=list)
 
 
+def engine_defaults(memory_bytes: int, device: str) -> dict[str, Any]:
+    """What `vllm serve` uses where its command line says nothing (vLLM `EngineArgs`, V1, API server)."""
+    large = memory_bytes >= 70 * 2**30 and "a100" not in device.lower()
+    return {
+        "engine.max_num_seqs": 1024 if large else 256,
+        "engine.max_num_batched_tokens": 8192 if large else 2048,
+        "engine.gpu_memory_utilization": 0.92,
+    }
+
+
 def parse_vllm_command(command: str) -> VllmCommand:
     """Read `vllm serve MODEL --flag value ...`; raises ConfigError where the line itself is wrong."""
     try:
@@ -47,12 +64,8 @@ def parse_vllm_command(command: str) -> VllmCommand:
     except ValueError as error:
         raise ConfigError(f"--from-vllm: not a command line: {error}") from None
     result = VllmCommand()
-    if words[:2] == ["vllm", "serve"]:
-        words = words[2:]
-    elif words[:1] == ["serve"]:
-        words = words[1:]
     model = None
-    for name, value in _flags(words):
+    for name, value in _flags(_after_the_program(words)):
         if name in ("", "model"):
             if model is not None:
                 raise ConfigError(f"--from-vllm: two models, {model!r} and {value!r}")
@@ -61,13 +74,34 @@ def parse_vllm_command(command: str) -> VllmCommand:
             _apply(name, value, result)
     if model is None:
         raise ConfigError("--from-vllm: names no model; write 'vllm serve MODEL --flag value ...'")
-    result.fields["model"] = model if Path(model).exists() else load_model(model).name
-    result.fields.setdefault("engine.enable_prefix_caching", True)
-    if result.fields.pop("engine.enable_prefix_caching"):
-        result.remarks.append(
-            "prefix caching, on in this command line, is not simulated yet: TTFT is an upper bound"
-        )
+    _name_model(model, result)
+    result.fields.setdefault("engine.enable_prefix_caching", True)  # the engine's own default
     return result
+
+
+def _after_the_program(words: list[str]) -> list[str]:
+    """What follows `vllm serve`, `python -m vllm.entrypoints...api_server`, or the image of `docker run`."""
+    for at, word in enumerate(words):
+        if (
+            word == "serve"
+            or word.startswith("vllm.entrypoints.")
+            or word.split("/")[-1].startswith("vllm-openai")
+        ):
+            return words[at + 1 :]
+    return words
+
+
+def _name_model(model: str, result: VllmCommand) -> None:
+    """Find the shipped model; a quantised checkpoint is its base model with another weight dtype."""
+    if Path(model).exists():
+        result.fields["model"] = model
+        return
+    base = _QUANTISED.sub("", model)
+    result.fields["model"] = load_model(base).name
+    if base != model:
+        dtype = "nvfp4" if "fp4" in model.lower() else "fp8"
+        result.fields.setdefault("hardware.weight_dtype", dtype)
+        result.remarks.append(f"{model}: taken as {base} with weight_dtype {dtype}")
 
 
 def _flags(words: list[str]) -> list[tuple[str, str | None]]:
@@ -112,8 +146,11 @@ def _apply(name: str, value: str | None, result: VllmCommand) -> None:
             raise ConfigError(f"--from-vllm: --{name} {value}: {error}") from None
         if path and converted is not None:
             result.fields[path] = converted
-    elif name == "pipeline-parallel-size" and value == "1":
-        return
+    elif name == "pipeline-parallel-size":
+        if value != "1":
+            raise ConfigError(
+                f"--from-vllm: --{name} {value}: only 1 is simulated; use tensor parallelism instead"
+            )
     elif name not in NEUTRAL:
         result.remarks.append(f"--{name}{f' {value}' if value else ''} is not simulated")
 

@@ -31,7 +31,15 @@ BAD_FIELDS = [
     ("engine.enable_prefix_caching=perhaps", "engine.enable_prefix_caching", "boolean"),
     ("engine.cache_at_start=hot", "engine.cache_at_start", "'cold' or 'warm'"),
     ("engine.cache_at_start=warm", "engine", "needs enable_prefix_caching"),
-    ("engine=7", "engine", "dictionary"),
+    ("engine=7", "engine", "takes fields"),
+    ("engine.max_num_seqs=true", "engine.max_num_seqs", "integer"),
+    ("engine.max_num_batched_tokens=1e24", "engine.max_num_batched_tokens", ""),
+    ("slo.ttft_ms=.inf", "slo.ttft_ms", "finite"),
+    (
+        "engine={enforce_eager: true, cudagraph_capture_sizes: [1, 2]}",
+        "engine",
+        "leave cudagraph_capture_sizes out",
+    ),
     ("hardware.gpu=null", "hardware", "either gpu"),
     ("hardware.profile=x.json", "hardware", "either gpu"),
     ("hardware.tensor_parallel_size=0", "hardware.tensor_parallel_size", "greater than or equal to 1"),
@@ -104,7 +112,8 @@ def test_bad_overrides(override, remedy):
         (b"\x00\x01\x02", "not YAML"),
         (b"\xff\xfe\xff", "cannot be read as text"),
         (b"model: llama-3.1-8b\n", "hardware: is missing"),
-        (b"date: 2020-13-45\n", "not YAML"),
+        (b"model: x\nmodel: y\n", ":2: not YAML: 'model' stands there twice"),
+        (b"[" * 5000, "nested too deeply"),
     ],
 )
 def test_bad_files(tmp_path, content, where):
@@ -141,6 +150,15 @@ def test_overrides_apply_in_order_and_read_yaml():
     assert "engine" not in GOOD  # the source is left as it was
 
 
+def test_numbers_are_read_as_people_mean_them():
+    scenario = load_scenario(
+        GOOD, ["workload.request_rate=1e1", "workload.num_requests=010", "slo.ttft_ms=5e-1"]
+    )
+    assert scenario.workload.request_rate == 10
+    assert scenario.workload.num_requests == 10
+    assert scenario.slo.ttft_ms == 0.5
+
+
 def test_an_option_can_be_set_on_a_policy_named_by_a_word():
     raw = {**GOOD, "policies": {"batcher": "dynamic_chunked"}}
     scenario = load_scenario(raw, ["policies.batcher.target_tpot_ms=12"])
@@ -168,7 +186,7 @@ def test_a_vllm_command_line_becomes_fields_and_remarks():
         "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 --max_num_seqs=128 --max-num-batched-tokens 8K "
         "--max-model-len 32k --quantization fp8 --kv-cache-dtype fp8_e4m3 --enforce-eager --data-parallel-size 2 "
         "--gpu-memory-utilization 0.95 --no-enable-prefix-caching --port 8000 --speculative-config '{}' "
-        "--cudagraph-capture-sizes 1 2 4 --no-enable-chunked-prefill"
+        "--no-enable-chunked-prefill"
     )
     assert command.fields == {
         "model": "llama-3.1-70b",
@@ -180,8 +198,8 @@ def test_a_vllm_command_line_becomes_fields_and_remarks():
         "engine.kv_cache_dtype": "fp8",
         "engine.enforce_eager": True,
         "engine.gpu_memory_utilization": 0.95,
-        "engine.cudagraph_capture_sizes": [1, 2, 4],
         "cluster.replicas": 2,
+        "engine.enable_prefix_caching": False,
         "policies.batcher": "continuous",
     }
     assert command.remarks == ["--speculative-config {} is not simulated"]
@@ -189,8 +207,31 @@ def test_a_vllm_command_line_becomes_fields_and_remarks():
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "vllm serve Qwen/Qwen3-8B -q fp8 --cudagraph-capture-sizes 1 2 4",
+        "CUDA_VISIBLE_DEVICES=0 vllm serve Qwen/Qwen3-8B-FP8 --cudagraph_capture_sizes 1 2 4",
+        "python -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3-8B-FP8 --cudagraph-capture-sizes=1,2,4",
+        (
+            "docker run --gpus all -p 8000:8000 vllm/vllm-openai:latest --model Qwen/Qwen3-8B --quantization fp8 "
+            "--cudagraph-capture-sizes 1 2 4"
+        ),
+    ],
+)
+def test_the_ways_to_start_a_server_mean_the_same(line):
+    fields = parse_vllm_command(line).fields
+    assert fields == {
+        "model": "qwen3-8b",
+        "hardware.weight_dtype": "fp8",
+        "engine.cudagraph_capture_sizes": [1, 2, 4],
+        "engine.enable_prefix_caching": True,
+    }
+
+
+@pytest.mark.parametrize(
     ("line", "remedy"),
     [
+        ("vllm serve qwen3-8b -pp 2", "only 1 is simulated"),
         ("vllm serve", "names no model"),
         ("vllm serve llama-3.1-8b --max-num-seqs", "needs a value"),
         ("vllm serve llama-3.1-8b --max-num-seqs few", "whole number"),
