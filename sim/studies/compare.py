@@ -4,7 +4,8 @@ Replication r holds the same requests in every arm (common random numbers): repl
 seed, the others those of seeds derived from it. Each arm's metrics are computed per replication over the requests
 after the warm-up, by the definitions of a run's summary, and averaged over the replications; so a P99 is the mean of
 the replications' P99s. A rate divides by the time in which the requests after the warm-up brought the run forward.
-Latencies are those of completed requests; a rejected one has none, and is not good.
+Latencies are those of completed requests; a rejected one has none, and is not good. No arm wins by latency where the
+refused shares differ by more than 1%.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sim.studies.flags import engine_flags
 from sim.studies.observations import METRICS, Observations, split_metric
 from sim.studies.paired_runs import OnRun, PairedRuns
 from sim.studies.pairs import Difference, Estimates, verdict
+from sim.studies.refusal import unequal
 from sim.studies.statistics import CONFIDENCE, DRAWS, Float64, count_blocks, means, mser5, paired_draws
 from sim.studies.stream import replication_seeds
 from workloads.build import Workload
@@ -134,7 +136,8 @@ def compare(
     )
     known = [name for name in METRICS if name != "request_goodput" or base.slo.limits_ms]
     arms = tuple(_arm(scenario, estimates, at, known, runs) for at, scenario in enumerate(scenarios))
-    winner = estimates.winner(metric)
+    unfair = unequal(names, [1 - arm.completed / arm.requests for arm in arms], metric)
+    winner = None if unfair else estimates.winner(metric)
     flags = None if winner is None else engine_flags(scenarios[winner].scenario, scenarios[winner].set)
     return Comparison(
         arms=arms,
@@ -143,7 +146,7 @@ def compare(
         ),
         metric=metric,
         winner=None if winner is None else names[winner],
-        verdict=verdict(estimates, metric),
+        verdict=unfair or verdict(estimates, metric),
         seeds=seeds[: runs.replications],
         warmup=warmup,
         engine_flags=flags.flags if flags else None,

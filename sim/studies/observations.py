@@ -41,6 +41,11 @@ def split_metric(metric: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
+def percentile_of(statistic: str) -> float:
+    """50 for the median, NN for pNN."""
+    return 50.0 if statistic == "median" else float(statistic[1:])
+
+
 @dataclass(frozen=True, eq=False)
 class Observations:
     """The requests of a run, in the order of the trace; NaN where a request has no such latency.
@@ -88,6 +93,18 @@ class Observations:
     def latency(self, statistic: str, name: str) -> float:
         """One statistic of one latency [ms] over all requests that have it; NaN where none has."""
         return self._sorted[name].statistics(np.ones(len(self), dtype=np.int64), (statistic,))[0]
+
+    def latency_of_all(self, statistic: str, name: str) -> float:
+        """The same, but a refused request counts in a percentile as slower than every other.
+
+        A percentile that falls among the refused is the greatest latency seen; a mean is of those that have it.
+        """
+        refused = len(self) - int(self.completed.sum())
+        values = self._sorted[name].values
+        if statistic == "mean" or not refused or not values.size:
+            return self.latency(statistic, name)
+        rank = percentile_of(statistic) / 100 * (values.size + refused - 1)
+        return float(np.interp(rank, np.arange(values.size), values))
 
     def _elapsed_s(self, times: Float64) -> float:
         """The run's duration, resampled as the requests are.
@@ -173,7 +190,7 @@ class _Sorted:
         total = int(upto[-1]) if upto.size else 0
         if total == 0:
             return [np.nan] * len(names)
-        shares = [50.0 if name == "median" else float(name[1:]) for name in names if name != "mean"]
+        shares = [percentile_of(name) for name in names if name != "mean"]
         positions = np.array(shares) / 100 * (total - 1)
         low = positions.astype(np.int64)
         at = np.searchsorted(upto, np.concatenate([low, np.minimum(low + 1, total - 1)]), side="right")

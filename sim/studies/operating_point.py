@@ -12,6 +12,7 @@ J. Appl. Prob. 32, 1995).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,7 @@ from sim.metrics import Requests
 from sim.scenario.sections import Scenario
 from sim.simulation import Result, Service, build_load, simulate
 from sim.studies.observations import Observations, observe
+from sim.studies.refusal import Refusal, too_many
 from sim.studies.slo import Slo
 from sim.studies.statistics import t_half_width
 from sim.studies.stream import Stream, at_once, replication_seeds, same_requests
@@ -82,6 +84,7 @@ class Saturation:
     rate: float
     short_of_kv: bool
     num_requests: int
+    refusal: Refusal | None
 
 
 @dataclass
@@ -138,6 +141,7 @@ class OperatingPoints:
         if self.stream.can_draw:
             count = max(count, min(8 * seats, MOST_REQUESTS))
         rates, short = [], False
+        rejected: Counter[str] = Counter()
         for seed in self._seeds[:_SATURATION_RUNS]:
             scenario = self.stream.scenario(self.stream.rate, 1, seed, count)
             result = simulate(scenario, self._service, at_once(build_load(scenario)))
@@ -145,7 +149,14 @@ class OperatingPoints:
             rates.append(drain_rate(result.requests))
             own = result.summary["sim"]
             short |= own["preemptions"] > 0 or own["kv_usage_peak"] >= _FULL
-        return Saturation(float(np.mean(rates)), short, count)
+            rejected.update(own["rejected"])
+        refusal = too_many(rejected, len(rates) * count, self._slos, self._service)
+        return Saturation(float(np.mean(rates)), short, count, refusal)
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """What keeps every rate and size from meeting the limits, since requests are refused; else None."""
+        return self.saturation.refusal
 
     @property
     def max_num_seqs(self) -> int:
@@ -168,7 +179,7 @@ class OperatingPoints:
         seen, met = _Seen(self.stream.num_requests), None
         for seed in self._seeds:
             self._replicate(seen, rate, replicas, seed)
-            met = self._decided(seen)
+            met = False if self.refusal else self._decided(seen)
             if met is not None:
                 break
         sure = met is not None

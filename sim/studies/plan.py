@@ -86,12 +86,16 @@ def plan(
     points = OperatingPoints(scenario, build(scenario), slos, replications=replications, on_run=on_run)
     rate, here = points.stream.rate, scenario.cluster.replicas
     saturation = points.saturation_rate(here)
-    most = greatest(
-        lambda value: points.at(value, here).met,
-        STABLE * saturation,
-        floor=_LIGHTEST * saturation,
-        ratio=RATE_RATIO,
-    )
+    most = None
+    if points.refusal is None:
+        most = greatest(
+            lambda value: points.at(value, here).met,
+            STABLE * saturation,
+            floor=_LIGHTEST * saturation,
+            ratio=RATE_RATIO,
+        )
+    else:
+        points.at(rate, here)  # what the others would see
     replicas = None if most is None else _fewest(points, rate, here, most)
     if most is not None:  # the scenario's own rate may be a better answer, by less than the search resolves
         most = max(p.request_rate for p in points.evaluated.values() if p.replicas == here and p.met)
@@ -133,6 +137,8 @@ def _binding(
     points: OperatingPoints, slos: Sequence[Slo], here: int, most: float | None, replicas: int | None
 ) -> tuple[str, str]:
     """What keeps the rate of the scenario's replicas from being greater: a name, and a sentence."""
+    if points.refusal is not None:
+        return points.refusal.binding_constraint, points.refusal.explanation
     failing = [point for point in points.evaluated.values() if point.replicas == here and not point.met]
     drains = points.saturation_rate(here)
     if most is not None and (not failing or most >= STABLE * drains):
@@ -199,11 +205,14 @@ def _with_warnings(result: Plan, points: OperatingPoints) -> Plan:
     found += _close_call(result, points)
     if not points.random:
         found.append("the workload has no randomness: every point is one run, and other days may differ")
-    if refused := max(
-        (point.refused / (point.replications * point.num_requests) for point in ran), default=0.0
+    if points.refusal is None and (
+        refused := max(
+            (point.refused / (point.replications * point.num_requests) for point in ran), default=0.0
+        )
     ):
         found.append(
-            f"{refused:.1%} of the requests are refused by the engine; latencies are those of the others"
+            f"{refused:.1%} of the requests are refused by the engine; a percentile counts them as slower than any "
+            "other, a mean is that of the others"
         )
     if points.saturation.num_requests < 8 * points.max_num_seqs:
         found.append(

@@ -1,4 +1,8 @@
-"""Service-level objectives of a plan: a statistic of a latency, and its limit."""
+"""Service-level objectives of a plan: a statistic of a latency, and its limit.
+
+A refused request has broken every limit: it counts as one whose latency is infinite. So a P99 forgives 1% of refused
+requests, a P90 10%; no limit forgives more than 10%, and a mean as many as a P99.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,10 @@ from dataclasses import dataclass
 
 from sim.errors import ConfigError
 from sim.scenario.sections import SloConfig
-from sim.studies.observations import Observations, split_metric
+from sim.studies.observations import Observations, percentile_of, split_metric
+
+_FORGIVEN_BY_A_MEAN = 0.01
+_MOST_FORGIVEN = 0.1
 
 
 @dataclass(frozen=True)
@@ -21,8 +28,15 @@ class Slo:
     limit_ms: float
 
     def value(self, observations: Observations) -> float:
-        """The metric of a run; NaN where no request has the latency."""
-        return observations.latency(self.statistic, self.latency)
+        """The metric of a run, refused requests the slowest; NaN where no request has the latency."""
+        return observations.latency_of_all(self.statistic, self.latency)
+
+    @property
+    def forgiven(self) -> float:
+        """The share of refused requests up to which the limit can be kept."""
+        if self.statistic == "mean":
+            return _FORGIVEN_BY_A_MEAN
+        return min(1 - percentile_of(self.statistic) / 100, _MOST_FORGIVEN)
 
     def __str__(self) -> str:
         return f"{self.metric} <= {self.limit_ms:g}"

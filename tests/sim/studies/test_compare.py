@@ -190,6 +190,18 @@ class TestRefused:
         assert next(gap for gap in found.differences if gap.metric == "mean_ttft_ms").delta is None
         json.dumps(found.as_json(), allow_nan=False)
 
+    def test_an_arm_that_refuses_the_long_ones_cannot_win_by_latency(self):
+        found = run(["engine.max_model_len=100,1000"], metric="mean_e2el_ms")
+        assert found.arms[0].metrics["mean_e2el_ms"] < found.arms[1].metrics["mean_e2el_ms"]
+        assert found.winner is None
+        assert found.engine_flags is None
+        assert found.verdict.startswith("no verdict: max_model_len=100 refuses ")
+
+    def test_a_few_refused_requests_spoil_no_verdict(self):
+        found = run(["engine.max_model_len=222,1000", *EAGER], metric="mean_tpot_ms")
+        assert 0 < found.arms[0].requests - found.arms[0].completed < 0.01 * found.arms[0].requests
+        assert not found.verdict.startswith("no verdict")
+
     def test_but_it_loses_by_goodput(self):
         found = run(["engine.max_model_len=10,1000"])
         assert found.winner == "max_model_len=1000"

@@ -97,6 +97,17 @@ def test_a_refused_request_is_not_good_and_has_no_latency():
     assert seen.output_tokens.tolist() == [3, 0, 3]
 
 
+def test_a_refused_request_can_count_as_the_slowest(outcome):
+    seen = observe(outcome[0], SLO)
+    refused = 60 - int(seen.completed.sum())
+    endless = np.sort(np.where(seen.completed, seen.ttft_ms, 1e12))
+    assert refused > 6
+    assert seen.latency_of_all("median", "ttft") == pytest.approx(np.median(endless))
+    assert seen.latency_of_all("p80", "ttft") == pytest.approx(np.percentile(endless, 80))
+    assert seen.latency_of_all("p99", "ttft") == np.nanmax(seen.ttft_ms)
+    assert seen.latency_of_all("mean", "ttft") == seen.latency("mean", "ttft")
+
+
 def test_all_refused_leaves_rates_of_zero_and_no_latencies():
     requests, _ = run(trace_of((0, 500, 3), (1_000_000, 500, 3)), AffineCost(), max_model_len=100)
     values = dict(zip(METRICS, observe(requests, SLO).estimate(np.ones(2, dtype=np.int64)), strict=True))

@@ -203,11 +203,54 @@ class TestWarnings:
         found = plan(md1(), ["p99_ttft_ms=30"], replications=2, build=one_server)
         assert not any("few for" in warning for warning in found.warnings)
 
-    def test_refused_requests(self):
-        found = plan(
-            scenario(engine={"max_model_len": 100}), ["mean_ttft_ms=30"], replications=2, build=batching
-        )
-        assert any("refused by the engine" in warning for warning in found.warnings)
+
+class TestRefused:
+    """Inputs are uniform from 20 to 200 tokens and outputs from 4 to 30, so that few are longer than 220 in all."""
+
+    def test_more_than_the_percentile_forgives_is_not_met(self):
+        found = plan(scenario(engine={"max_model_len": 100}), ["p99_ttft_ms=1e6"], build=batching)
+        assert not found.slo_met
+        assert found.max_request_rate == 0
+        assert found.replicas is None
+        assert found.binding_constraint == "refused requests through max_model_len"
+        assert "raise engine.max_model_len" in found.explanation
+        assert [point.met for point in found.curve] == [False]
+        json.dumps(found.as_json(), allow_nan=False)
+
+    @pytest.mark.parametrize(
+        ("slo", "met"),
+        [("p99_ttft_ms", False), ("mean_ttft_ms", False), ("p90_ttft_ms", True), ("median_ttft_ms", True)],
+    )
+    def test_a_p90_forgives_what_a_p99_does_not(self, slo, met):
+        given = scenario(engine={"max_model_len": 203}, workload={"num_requests": 1000})
+        found = plan(given, [f"{slo}=1e6"], replications=2, build=batching)
+        assert found.slo_met == met
+        if met:
+            assert any("refused by the engine" in warning for warning in found.warnings)
+
+    def test_no_percentile_forgives_more_than_a_tenth(self):
+        found = plan(scenario(engine={"max_model_len": 180}), ["median_ttft_ms=1e6"], build=batching)
+        assert not found.slo_met
+        assert "10% that median_ttft_ms forgives" in found.explanation
+
+    @pytest.mark.parametrize(
+        ("sections", "usable_blocks", "name"),
+        [
+            (
+                {"policies": {"batcher": "continuous"}, "engine": {"max_num_batched_tokens": 100}},
+                1000,
+                "batched",
+            ),
+            ({}, 8, "kv_cache"),
+        ],
+    )
+    def test_the_limit_that_refuses_is_named(self, sections, usable_blocks, name):
+        def build(given):
+            return service(Cost(base_ns=2_000_000), given, usable_blocks=usable_blocks)
+
+        found = plan(scenario(**sections), ["p99_ttft_ms=1e6"], build=build)
+        assert name in found.binding_constraint
+        assert "raise" in found.explanation
 
 
 class TestMistakes:
