@@ -67,6 +67,7 @@ def build_app(*, describe: bool = False) -> App:
         help="A digital twin of an LLM serving stack.",
         version=lambda: version("servetwin"),
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     for name, target, description in OWN:
         app.command(target, name=name, help=description)

@@ -258,6 +258,16 @@ def test_interrupted_is_130_and_a_fault_is_3(scenario, capsys, monkeypatch):
     assert "report it" in capsys.readouterr().err
 
 
+def test_an_interrupt_in_the_middle_is_130_and_leaves_nothing(scenario, tmp_path, capsys, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sim.engine.cluster.Client", interrupted)
+    before = sorted(tmp_path.iterdir())
+    assert run_command(["run", str(scenario), "--out", str(tmp_path / "out")]) == 130
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_a_short_run_imports_no_heavy_library(scenario):
     """Start-up is part of the answer: a run without files needs no pyarrow, Plotly or scipy.stats."""
     code = (
