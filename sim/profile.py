@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from numpy.typing import ArrayLike
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, ValidationError
 
 from sim.curves.comm import CommCurve
 from sim.curves.decode import DecodeCurve
@@ -20,7 +20,7 @@ from sim.curves.elementwise import ElementwiseCurve
 from sim.curves.gemm import GemmCurve
 from sim.curves.moe import MoeCurve, MoeShape
 from sim.curves.prefill import PrefillCurve
-from sim.curves.term import Curve, Float, Model
+from sim.curves.term import BytesPerSecond, Count, Curve, Float, FlopsPerSecond, Model, SecondsOrZero
 from workloads.errors import ConfigError
 
 C = TypeVar("C", bound=Curve)
@@ -30,36 +30,36 @@ SHIPPED = Path(__file__).parent / "profiles"
 class Device(Model):
     """The machine, per GPU. Bandwidths are the vendor's figures, one direction; fitted ones are in the curves."""
 
-    memory_bytes: PositiveInt
+    memory_bytes: int = Field(ge=1, le=10**15)
     memory_source: str
     """Where `memory_bytes` comes from: the driver's report, or the nominal size."""
-    hbm_bytes_per_s: PositiveFloat
-    flops_per_s: dict[str, PositiveFloat]
+    hbm_bytes_per_s: BytesPerSecond
+    flops_per_s: dict[str, FlopsPerSecond]
     """Dense peak per input type."""
-    sm_count: PositiveInt
-    l2_bytes: PositiveInt
-    pcie_bytes_per_s: PositiveFloat
-    nvlink_bytes_per_s: PositiveFloat | None
+    sm_count: Count
+    l2_bytes: Count
+    pcie_bytes_per_s: BytesPerSecond
+    nvlink_bytes_per_s: BytesPerSecond | None
     """None where GPUs talk over PCIe."""
-    nic_bytes_per_s: PositiveFloat | None = None
-    gpus_per_node: PositiveInt
+    nic_bytes_per_s: BytesPerSecond | None = None
+    gpus_per_node: int = Field(ge=1, le=10**6)
     compute_capability: str
-    power_watt: PositiveFloat | None = None
-    price_per_gpu_hour: PositiveFloat | None = None
+    power_watt: float | None = Field(default=None, gt=0, le=1e6)
+    price_per_gpu_hour: float | None = Field(default=None, gt=0, le=1e6)
     source: str
 
 
 class HostOverhead(Model):
     """Time of a step that no kernel explains: scheduler, launch or graph replay, sampling, output."""
 
-    base_s: float = Field(ge=0)
-    per_layer_s: float = Field(default=0.0, ge=0)
-    per_seq_s: float = Field(default=0.0, ge=0)
-    per_token_s: float = Field(default=0.0, ge=0)
-    cpu_base_s: float = Field(default=0.0, ge=0)
-    cpu_per_seq_s: float = Field(default=0.0, ge=0)
+    base_s: SecondsOrZero
+    per_layer_s: SecondsOrZero = 0.0
+    per_seq_s: SecondsOrZero = 0.0
+    per_token_s: SecondsOrZero = 0.0
+    cpu_base_s: SecondsOrZero = 0.0
+    cpu_per_seq_s: SecondsOrZero = 0.0
     """The host's own work of a step: behind the GPU's under async scheduling, before it otherwise."""
-    per_request_s: float = Field(default=0.0, ge=0)
+    per_request_s: SecondsOrZero = 0.0
     """Once per request, before it can be scheduled (API server, tokeniser)."""
     source: str
     notes: str = ""
@@ -71,13 +71,13 @@ class Residual(Model):
     term: str
     held_out: str
     """What a whole shape is, and which were held out."""
-    rows: PositiveInt
-    median: float = Field(ge=0)
-    p90: float = Field(ge=0)
+    rows: Count
+    median: float = Field(ge=0, le=1e6)
+    p90: float = Field(ge=0, le=1e6)
     spike_share: float = Field(ge=0, le=1)
     """Share of all rows that stand out from their neighbours by more than the term's spike limit."""
-    roofline_median: float | None = None
-    roofline_p90: float | None = None
+    roofline_median: float | None = Field(default=None, ge=0, le=1e6)
+    roofline_p90: float | None = Field(default=None, ge=0, le=1e6)
     """The same for t0 + max(FLOP / P, bytes / W) with three fitted parameters."""
 
 

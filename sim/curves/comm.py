@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import PositiveFloat, model_validator
+from pydantic import Field, model_validator
 
-from sim.curves.term import Curve, Float, floats
+from sim.curves.term import Count, Curve, Float, Seconds, floats
 
 
 class CommCurve(Curve):
@@ -19,8 +19,8 @@ class CommCurve(Curve):
     supports, NCCL for larger messages (from about 8 MiB both take the same time).
     """
 
-    message_bytes: dict[int, tuple[PositiveFloat, ...]]
-    time_s: dict[int, tuple[PositiveFloat, ...]]
+    message_bytes: dict[Count, tuple[Annotated[float, Field(ge=1, le=1e15)], ...]]
+    time_s: dict[Count, tuple[Seconds, ...]]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -6,24 +6,35 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from sim.curves.heads import group_coordinate, pick_regime
 from sim.curves.table import LogTable
-from sim.curves.term import Curve, Float, Model, floats
+from sim.curves.term import (
+    BytesPerSecond,
+    BytesPerValue,
+    Count,
+    Curve,
+    Float,
+    Model,
+    Seconds,
+    SecondsPerItem,
+    Size,
+    floats,
+)
 
 
 class DecodeRegime(Model):
     """Fit for one (head_dim, window)."""
 
-    head_dim: PositiveInt
-    window: NonNegativeInt
-    launch_s: PositiveFloat
-    bytes_per_s: PositiveFloat
+    head_dim: Count
+    window: Size
+    launch_s: Seconds
+    bytes_per_s: BytesPerSecond
     """As fitted to all rows; the table corrects it."""
-    hbm_bytes_per_s: PositiveFloat
+    hbm_bytes_per_s: BytesPerSecond
     """Of keys and values far larger than the L2 cache."""
-    query_s_per_value: NonNegativeFloat
+    query_s_per_value: SecondsPerItem
     """Per sequence, query head and channel."""
     table: LogTable | None = None
 
@@ -59,7 +70,7 @@ class DecodeCurve(Curve):
     the other layers in between: `from_hbm` bounds the time from below by KV bytes at `hbm_bytes_per_s`.
     """
 
-    kv_bytes: PositiveFloat
+    kv_bytes: BytesPerValue
     regimes: tuple[DecodeRegime, ...] = Field(min_length=1)
 
     def launch(self, head_dim: int, window: int) -> float:

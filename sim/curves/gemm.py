@@ -6,10 +6,22 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from sim.curves.table import LogTable
-from sim.curves.term import Curve, Float, Model, floats
+from sim.curves.term import (
+    BytesPerSecond,
+    BytesPerValue,
+    Count,
+    Curve,
+    Float,
+    FlopsPerSecond,
+    Model,
+    Seconds,
+    SecondsOrZero,
+    Sharpness,
+    floats,
+)
 
 WEIGHT_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16}
 """Bytes per weight with its scales: fp8_block one float per 128 x 128, nvfp4 one fp8 scale per 16 values."""
@@ -18,11 +30,11 @@ WEIGHT_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / 128**2, "nvf
 class Tile(Model):
     """One kernel shape: every SM computes m x n outputs per wave at its own rate, after a fixed start."""
 
-    m: PositiveInt
-    n: PositiveInt
-    flops_per_s: PositiveFloat
+    m: Count
+    n: Count
+    flops_per_s: FlopsPerSecond
     """Of one SM."""
-    start_s: NonNegativeFloat
+    start_s: SecondsOrZero
 
 
 class GemmCurve(Curve):
@@ -37,13 +49,13 @@ class GemmCurve(Curve):
     range R keeps its edge value and the base extrapolates.
     """
 
-    launch_s: PositiveFloat
-    bytes_per_s: PositiveFloat
-    sharpness: PositiveFloat
+    launch_s: Seconds
+    bytes_per_s: BytesPerSecond
+    sharpness: Sharpness
     quantised: float = Field(ge=0, le=1)
-    sms: PositiveInt
-    tiles: tuple[Tile, ...]
-    weight_bytes: PositiveFloat
+    sms: Count
+    tiles: tuple[Tile, ...] = Field(min_length=1)
+    weight_bytes: BytesPerValue
     table: LogTable | None = None
 
     @model_validator(mode="after")

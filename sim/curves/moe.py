@@ -7,11 +7,21 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from sim.curves.local import smoother
 from sim.curves.table import LogTable
-from sim.curves.term import Curve, Float, Model, floats
+from sim.curves.term import (
+    BytesPerSecond,
+    BytesPerValue,
+    Count,
+    Curve,
+    Float,
+    FlopsPerSecond,
+    Model,
+    Seconds,
+    floats,
+)
 
 MOE_WEIGHT_BYTES = {
     "bfloat16": 2.0,
@@ -27,12 +37,12 @@ BANDWIDTH = np.array([0.4, 0.4, 0.4, 0.4])
 class MoeShape(Model):
     """A measured layer and its split: tensor-parallel degree divides `inter`, expert-parallel the experts."""
 
-    hidden: PositiveInt
-    inter: PositiveInt
-    top_k: PositiveInt
-    experts: PositiveInt
-    tp: PositiveInt
-    ep: PositiveInt
+    hidden: Count
+    inter: Count
+    top_k: Count
+    experts: Count
+    tp: Count
+    ep: Count
 
     def point(self) -> Float:
         here = self.experts / self.ep
@@ -47,12 +57,12 @@ class MoeCurve(Curve):
     problem). R comes from the measured shapes near the asked one, per token count and load distribution.
     """
 
-    launch_s: PositiveFloat
-    flops_per_s: PositiveFloat
-    bytes_per_s: PositiveFloat
-    permute_bytes_per_s: PositiveFloat
-    pad_rows: PositiveFloat
-    weight_bytes: PositiveFloat
+    launch_s: Seconds
+    flops_per_s: FlopsPerSecond
+    bytes_per_s: BytesPerSecond
+    permute_bytes_per_s: BytesPerSecond
+    pad_rows: float = Field(gt=0, le=1e6)
+    weight_bytes: BytesPerValue
     shapes: tuple[MoeShape, ...] = ()
     distributions: tuple[str, ...] = ()
     table: LogTable | None = None

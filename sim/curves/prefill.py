@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from sim.curves.heads import pick_regime
 from sim.curves.table import LogTable
-from sim.curves.term import Curve, Float, Model, floats
+from sim.curves.term import (
+    BytesPerSecond,
+    BytesPerValue,
+    Count,
+    Curve,
+    Float,
+    FlopsPerSecond,
+    Model,
+    Seconds,
+    Sharpness,
+    Size,
+    floats,
+)
 
 TILE = 128
 """Query rows that one thread block handles in FlashAttention-like kernels."""
@@ -30,18 +42,18 @@ def causal_area(new_tokens: Float, context_tokens: Float, window: int) -> Float:
 class PrefillRegime(Model):
     """Fit for one (head_dim, window): rates of the device and of one thread block, cost of writing KV."""
 
-    head_dim: PositiveInt
-    window: NonNegativeInt
-    launch_s: PositiveFloat
-    flops_per_s: PositiveFloat
-    block_flops_per_s: PositiveFloat
-    kv_bytes_per_s: PositiveFloat
-    write_s_per_value: tuple[PositiveFloat, ...] = Field(
+    head_dim: Count
+    window: Size
+    launch_s: Seconds
+    flops_per_s: FlopsPerSecond
+    block_flops_per_s: FlopsPerSecond
+    kv_bytes_per_s: BytesPerSecond
+    write_s_per_value: tuple[Annotated[float, Field(gt=0, le=1e-3)], ...] = Field(
         min_length=len(WRITE_HEADS), max_length=len(WRITE_HEADS)
     )
     """Key and value of one token, KV head and channel: quantise and write into the cache; at WRITE_HEADS."""
-    io_bytes_per_s: PositiveFloat
-    sharpness: PositiveFloat
+    io_bytes_per_s: BytesPerSecond
+    sharpness: Sharpness
     table: LogTable | None = None
 
     @model_validator(mode="after")
@@ -87,7 +99,7 @@ class PrefillCurve(Curve):
     and the same work: no rows with context were measured on data-centre devices.
     """
 
-    kv_bytes: PositiveFloat
+    kv_bytes: BytesPerValue
     regimes: tuple[PrefillRegime, ...] = Field(min_length=1)
 
     def launch(self, head_dim: int, window: int) -> float:

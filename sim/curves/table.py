@@ -10,12 +10,14 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PositiveFloat, model_validator
+from pydantic import Field, model_validator
 
 from sim.curves.term import Float, Model
 
 DEFAULT_STEP = 0.015
 """Resolution of a stored logarithm: rounding costs at most 0.75 %."""
+LARGEST_STEP = 0.05
+"""127 of them are a factor of 570: more than that corrects nothing, it replaces."""
 
 
 class LogTable(Model):
@@ -26,22 +28,24 @@ class LogTable(Model):
     """
 
     axes: dict[str, tuple[float, ...]]
-    step: PositiveFloat
+    step: float = Field(gt=0, le=LARGEST_STEP)
     packed: str
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for axis, nodes in self.axes.items():
             if len(nodes) < 1 or any(b <= a for a, b in pairwise(nodes)):
-                raise ValueError(f"axis {axis}: nodes must increase")
+                raise ValueError(f"axes.{axis}: nodes must increase")
+            if not 0 <= nodes[0] <= nodes[-1] <= 1e4:
+                raise ValueError(f"axes.{axis}: nodes are logarithms of counts, or numbers, from 0 up")
         self.values  # noqa: B018 - decoding here makes a broken table an error of the file, not of a query
         return self
 
     @classmethod
     def pack(cls, axes: dict[str, Float], log_factor: Float) -> Self:
-        """Round to int8, with a coarser step where the range asks for it."""
-        step = max(DEFAULT_STEP, float(np.abs(log_factor).max()) / 127)
-        levels = np.rint(log_factor / step).astype(np.int8)
+        """Round to int8, with a coarser step where the range asks for it; a factor beyond 570 is cut there."""
+        step = min(max(DEFAULT_STEP, float(np.abs(log_factor).max()) / 127), LARGEST_STEP)
+        levels = np.clip(np.rint(log_factor / step), -127, 127).astype(np.int8)
         packed = base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
         nodes = {axis: tuple(round(float(node), 6) for node in values) for axis, values in axes.items()}
         return cls(axes=nodes, step=round(step, 6), packed=packed)

@@ -15,6 +15,7 @@ from workloads.errors import ConfigError
 
 SHIPPED = ("a100_sxm", "b200_sxm", "h100_sxm", "h200_sxm", "l40s", "rtx_pro_6000")
 LAYOUT = (32, 8, 128, 0)
+HOST_SECONDS = [name for name in HostOverhead.model_fields if name.endswith("_s")]
 
 
 @pytest.fixture(params=SHIPPED)
@@ -193,6 +194,21 @@ class TestFile:
                 "decode_attention.bfloat16.regimes",
             ),
             (lambda d: d["all_reduce"]["time_s"].pop("2"), "all_reduce"),
+            (lambda d: d["all_reduce"]["time_s"].update({"2": [1e300] * 23}), "all_reduce.time_s.2.0"),
+            (lambda d: d["gemm"]["bfloat16"].update(launch_s=1e300), "gemm.bfloat16.launch_s"),
+            (lambda d: d["gemm"]["bfloat16"].update(bytes_per_s=1e-300), "gemm.bfloat16.bytes_per_s"),
+            (lambda d: d["gemm"]["bfloat16"].update(tiles=[]), "gemm.bfloat16.tiles"),
+            (lambda d: d["gemm"]["bfloat16"]["table"].update(step=1e300), "gemm.bfloat16.table.step"),
+            (
+                lambda d: d["gemm"]["bfloat16"]["fitted"].update(m=[-1, 9]),
+                "gemm.bfloat16: Value error, fitted.m",
+            ),
+            (lambda d: d["gemm"]["bfloat16"]["fitted"].update(m=[0, 9]), "fitted.m: 0 to 9 is no range"),
+            (lambda d: d["gemm"]["bfloat16"]["fitted"].update(m=[9, 1]), "fitted.m: 9 to 1 is no range"),
+            (lambda d: d["gemm"]["bfloat16"]["table"]["axes"]["m"].__setitem__(0, -1), "axes.m: nodes are"),
+            (lambda d: d["elementwise"].update(launch_s=1e300), "elementwise.launch_s"),
+            (lambda d: d["moe"]["bfloat16"].update(pad_rows=1e300), "moe.bfloat16.pad_rows"),
+            *((lambda d, f=f: d["host"].update({f: 1e300}), f"host.{f}") for f in HOST_SECONDS),
         ],
     )
     def test_a_malformed_file_gives_one_line_with_file_and_field(self, h100, tmp_path, change, said):
