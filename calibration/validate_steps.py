@@ -14,7 +14,8 @@ from calibration.recorded_prefixes import block_contents
 from calibration.step_log import RecordedStep, StepLogRun
 from sim.batching.chunked import ChunkedBatcher
 from sim.batching.decision import EngineLimits
-from sim.engine.core import BatchPlan, EngineCore
+from sim.engine.core import EngineCore
+from sim.engine.plan import BatchPlan
 from sim.engine.request import RequestTable
 from sim.kv.allocators.cached_paged import CachedPagedAllocator
 from sim.kv.allocators.paged import PagedAllocator

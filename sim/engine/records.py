@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.core import BatchPlan, EngineCore
+from sim.engine.core import EngineCore
+from sim.engine.plan import BatchPlan
 from sim.engine.request import RequestTable, Sequence
 
 Int64 = NDArray[np.int64]

@@ -14,7 +14,8 @@ from simpy import Event
 
 from sim.cost import StepCost
 from sim.engine.clock import At, Clock, Priority, Signal
-from sim.engine.core import BatchPlan, EngineCore
+from sim.engine.core import EngineCore
+from sim.engine.plan import BatchPlan
 from sim.engine.records import StepLog
 from sim.engine.request import Sequence
 
