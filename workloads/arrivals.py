@@ -19,6 +19,7 @@ from workloads.trace import NS_PER_S, Int64
 Float64 = NDArray[np.float64]
 
 _CHUNK = 4096
+_TINY = 1e-300
 
 
 class ArrivalProcess(Protocol):
@@ -107,13 +108,102 @@ class Modulated:
         return rounded(seconds * NS_PER_S)
 
     def _seconds(self, requests: Float64) -> Float64:
-        relative = np.asarray(self.relative) / np.mean(self.relative)
-        knots = np.concatenate([[0.0], np.cumsum(relative) * self.step_s * self.rate])
-        cycles, rest = np.divmod(requests, knots[-1])
-        period_s = self.step_s * relative.size
-        within: Float64 = np.interp(rest, knots, np.arange(knots.size) * self.step_s)
-        seconds: Float64 = cycles * period_s + within
-        return seconds
+        return _modulated_s(requests, _expected(self.rate, self.step_s, self.relative), self.step_s)
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """Requests in bursts: gaps of any law, correlated, with `relative` times the mean rate in each step of `step_s`.
+
+    scores, gaps  the law: gaps (in mean gaps, 1/rate) at normal scores; their logarithm is linear in between
+    level_share   of the variance of a score, the part that is a level shared by requests in a row
+    level_hold    requests that share a level, on average; the lengths are geometric
+    slope         what a score rises by with the logarithm of `relative`: below 0, gaps are shorter in busy steps
+
+    Every step has as many requests as it should, so that a rate is met exactly. Gaps up to the mean are kept as
+    drawn: a busy minute has more bursts, not denser ones. The time that they leave is idle: longer gaps are cut where
+    the step would overflow, and what remains lies before and after, at random.
+    """
+
+    rate: float
+    step_s: float
+    relative: tuple[float, ...]
+    scores: tuple[float, ...]
+    gaps: tuple[float, ...]
+    level_share: float
+    level_hold: float
+    slope: float
+
+    def first(self, rng: np.random.Generator, count: int) -> Int64:
+        """Return the first `count` arrivals."""
+        knots = _expected(self.rate, self.step_s, self.relative)
+        cycles = math.ceil((count + 1) / knots[-1])
+        ends = (np.arange(cycles)[:, np.newaxis] * knots[-1] + knots[1:]).ravel()
+        steps = int(np.searchsorted(np.rint(ends), count)) + 1
+        return self._draw(rng, ends[:steps])[:count]
+
+    def until(self, rng: np.random.Generator, duration_ns: int) -> Int64:
+        """Return all arrivals before `duration_ns`: a beginning of what `first` returns."""
+        knots = _expected(self.rate, self.step_s, self.relative)
+        steps = np.arange(1, math.ceil(duration_ns / (self.step_s * NS_PER_S)) + 2)
+        cycles, rest = np.divmod(steps, len(self.relative))
+        times = self._draw(rng, cycles * knots[-1] + knots[rest])
+        return times[: np.searchsorted(times, duration_ns)]
+
+    def expected_s(self, requests: float) -> float:
+        """Return the seconds after which so many requests are expected."""
+        knots = _expected(self.rate, self.step_s, self.relative)
+        return float(_modulated_s(np.array([requests]), knots, self.step_s)[0])
+
+    def _draw(self, rng: np.random.Generator, ends: Float64) -> Int64:
+        """Arrivals of steps at whose ends so many requests are expected in all; four random numbers a request."""
+        last = rounded(ends)
+        counts = np.diff(last, prepend=0)
+        uniform = rng.random((int(last[-1]), 4))
+        step = np.repeat(np.arange(counts.size), counts)
+        opens = np.diff(step, prepend=-1) > 0
+        gaps = np.where(opens, 0.0, self._gaps(uniform, step)) / self.rate
+        idle = np.where(gaps * self.rate > 1, gaps, 0.0)
+        total = np.bincount(step, gaps, counts.size)
+        busy = total - np.bincount(step, idle, counts.size)
+        room = np.maximum(self.step_s - busy, 0) / np.maximum(total - busy, _TINY)
+        gaps = np.where(idle > 0, gaps * np.minimum(room, 1)[step], gaps)
+        gaps *= np.minimum(self.step_s / np.maximum(busy, _TINY), 1)[step]
+        slack = np.maximum(self.step_s - np.bincount(step, gaps, counts.size), 0)
+        at = np.cumsum(gaps)
+        begin = step[opens] * self.step_s + uniform[opens, 3] * slack[step[opens]] - at[opens]
+        times = np.repeat(begin, counts[counts > 0]) + at
+        return np.maximum.accumulate(rounded(times * NS_PER_S))
+
+    def _gaps(self, uniform: Float64, step: Int64) -> Float64:
+        relative = np.asarray(self.relative)
+        logs = np.log(np.maximum(relative, _TINY))
+        logs = self.slope * (logs - np.average(logs, weights=relative))
+        spread = 1 - self.level_share - float(np.average(logs**2, weights=relative))
+        radius = np.sqrt(-2 * np.log1p(-uniform[:, 0]))
+        angle = 2 * np.pi * uniform[:, 1]
+        fresh = uniform[:, 2] * self.level_hold < 1
+        fresh[:1] = True
+        level = (radius * np.cos(angle))[fresh][np.cumsum(fresh) - 1]
+        own = radius * np.sin(angle)
+        score = logs[step % relative.size] + math.sqrt(self.level_share) * level
+        score += math.sqrt(max(spread, 0.0)) * own
+        gaps: Float64 = np.exp(np.interp(score, self.scores, np.log(self.gaps)))
+        return gaps
+
+
+def _expected(rate: float, step_s: float, relative: tuple[float, ...]) -> Float64:
+    """Return how many requests are expected from the start to the ends of the steps."""
+    knots: Float64 = np.cumsum([0.0, *relative]) / np.mean(relative) * step_s * rate
+    return knots
+
+
+def _modulated_s(requests: Float64, knots: Float64, step_s: float) -> Float64:
+    """Return the seconds after which so many requests are expected, from what is expected at the ends of steps."""
+    cycles, rest = np.divmod(requests, knots[-1])
+    within: Float64 = np.interp(rest, knots, np.arange(knots.size) * step_s)
+    seconds: Float64 = cycles * (step_s * (knots.size - 1)) + within
+    return seconds
 
 
 @dataclass(frozen=True)

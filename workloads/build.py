@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.arrivals import Modulated, Ramp, Renewal, at_rate, mean_rate
+from workloads.arrivals import Bursts, Modulated, Ramp, Renewal, at_rate, mean_rate
 from workloads.config import WorkloadConfig
 from workloads.errors import ConfigError
 from workloads.lengths import draw_lengths
@@ -150,7 +150,7 @@ def _draw_arrivals(
 
 def _process(
     config: WorkloadConfig, model: WorkloadModel | None, own_rate: float | None, count: int | None
-) -> Renewal | Modulated | Ramp:
+) -> Renewal | Modulated | Bursts | Ramp:
     burstiness = config.burstiness or 1.0
     if config.ramp_up_strategy is not None:
         assert config.ramp_up_start_rps is not None

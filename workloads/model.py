@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from workloads.arrivals import Modulated
+from workloads.arrivals import Bursts, Modulated
 from workloads.config import describe
 from workloads.errors import ConfigError
 from workloads.prefixes import PrefixModel
@@ -69,10 +69,31 @@ class JointLengths(BaseModel):
         return np.rint(inputs).astype(np.int64), np.rint(outputs).astype(np.int64), rank
 
 
-class ArrivalModel(BaseModel):
-    """Gamma gaps of shape `burstiness` at `rate` requests/s, times `relative` (one value per `step_s`).
+class GapLaw(BaseModel):
+    """Gaps in mean gaps at normal scores, and the level that gaps in a row have in common (see Bursts)."""
 
-    Times fall on a clock that ticks every `tick_s` (0: a fine one).
+    model_config = _FROZEN
+
+    scores: tuple[float, ...]
+    gaps: tuple[Annotated[float, Field(gt=0)], ...]
+    level_share: Annotated[float, Field(ge=0, le=1)]
+    level_hold: Annotated[float, Field(ge=1)]
+    slope: float
+
+    @model_validator(mode="after")
+    def _matching(self) -> GapLaw:
+        if len(self.scores) != len(self.gaps) or len(self.gaps) < 2:
+            raise PydanticCustomError("model", "as many gaps as scores are expected, at least 2")
+        if np.any(np.diff(self.scores) <= 0) or np.any(np.diff(self.gaps) < 0):
+            raise PydanticCustomError("model", "scores must rise, and gaps must not fall")
+        return self
+
+
+class ArrivalModel(BaseModel):
+    """Gaps at `rate` requests/s, times `relative` (one value per `step_s`).
+
+    Gamma gaps of shape `burstiness`, or bursts where `gaps` says how. Gamma times fall on a clock that ticks every
+    `tick_s` (0: a fine one).
     """
 
     model_config = _FROZEN
@@ -82,19 +103,25 @@ class ArrivalModel(BaseModel):
     step_s: Annotated[float, Field(gt=0)]
     relative: Annotated[Quantiles, Field(min_length=1)]
     tick_s: Annotated[float, Field(ge=0)] = 0.0
+    gaps: GapLaw | None = None
 
-    def process(self) -> Modulated:
+    def process(self) -> Modulated | Bursts:
         """Return the process at its own rate."""
-        return Modulated(self.rate, self.burstiness, self.step_s, self.relative, self.tick_s)
+        return self._stretched(1.0)
 
-    def at_rate(self, rate: float, requests: float) -> Modulated:
+    def at_rate(self, rate: float, requests: float) -> Modulated | Bursts:
         """Return the process stretched so that its first `requests` are expected to come at `rate`.
 
         As a trace cut to so many requests and rescaled: where its first minutes are quiet, they are sped up.
         """
-        stretch = requests / rate / self.process().expected_s(requests)
-        step_s, tick_s = self.step_s * stretch, self.tick_s * stretch
-        return Modulated(self.rate / stretch, self.burstiness, step_s, self.relative, tick_s)
+        return self._stretched(requests / rate / self.process().expected_s(requests))
+
+    def _stretched(self, by: float) -> Modulated | Bursts:
+        rate, step_s, tick_s = self.rate / by, self.step_s * by, self.tick_s * by
+        law = self.gaps
+        if law is None:
+            return Modulated(rate, self.burstiness, step_s, self.relative, tick_s)
+        return Bursts(rate, step_s, self.relative, **law.model_dump())
 
 
 class WorkloadModel(BaseModel):

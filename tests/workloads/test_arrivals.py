@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.arrivals import Modulated, Ramp, Renewal, at_rate, mean_rate
+from workloads.arrivals import Bursts, Modulated, Ramp, Renewal, at_rate, mean_rate
 from workloads.errors import ConfigError
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -92,6 +92,55 @@ def test_modulated_constant_gaps_by_hand():
     process = Modulated(rate=1.0, burstiness=math.inf, step_s=2.0, relative=(0.5, 1.5))
     assert process.first(np.random.default_rng(0), 4).tolist() == [2e9, 2_666_666_667, 3_333_333_333, 4e9]
     assert process.expected_s(5) == pytest.approx(6.0)
+
+
+BURSTS = {
+    "scores": (-2.0, 0.0, 2.0),
+    "gaps": (0.01, 0.1, 20.0),
+    "level_share": 0.3,
+    "level_hold": 20.0,
+    "slope": -0.2,
+}
+
+
+@given(
+    seed=SEEDS,
+    rate=st.floats(0.01, 1e4),
+    relative=st.lists(st.floats(0, 9), min_size=1, max_size=9).filter(lambda r: sum(r) > 0.01),
+    per_step=st.floats(0.3, 40),
+    count=st.integers(1, 300),
+)
+def test_bursts_fill_their_steps(seed, rate, relative, per_step, count):
+    """Later requests do not move earlier ones; each step has the requests that it should have."""
+    process = Bursts(rate, per_step / rate, tuple(relative), **BURSTS)
+    times = process.first(np.random.default_rng(seed), count)
+    assert times.size == count
+    assert times[0] >= 0
+    assert np.all(np.diff(times) >= 0)
+    assert np.array_equal(times, process.first(np.random.default_rng(seed), count + 50)[:count])
+    end = int(times[-1])
+    assert np.array_equal(process.until(np.random.default_rng(seed), end), times[times < end])
+    expected = process.expected_s(count)
+    assert (
+        abs(times[-1] / 1e9 - expected)
+        <= (len(relative) + 1 + 1 / min(r for r in relative if r)) * per_step / rate
+    )
+
+
+def test_bursts_scale_with_their_rate():
+    slow = Bursts(2.0, 60.0, (0.5, 1.5), **BURSTS).first(np.random.default_rng(1), 1000)
+    fast = Bursts(20.0, 6.0, (0.5, 1.5), **BURSTS).first(np.random.default_rng(1), 1000)
+    assert np.allclose(slow, 10 * fast, rtol=0, atol=10)
+
+
+def test_gaps_of_bursts_follow_their_law(rng):
+    """One long step that has room for all of them."""
+    law = {**BURSTS, "gaps": (0.01, 0.1, 1.0), "level_share": 0.3, "slope": 0.0}
+    gaps = gaps_s(Bursts(1.0, 100_000.0, (1.0,), **law).first(rng, 99_990))
+    assert np.quantile(gaps, [0.02275, 0.5, 0.97725]) == pytest.approx([0.01, 0.1, 1.0], rel=0.05)
+    logs = np.log(gaps) - np.log(gaps).mean()
+    correlation = [np.mean(logs[:-lag] * logs[lag:]) / logs.var() for lag in (1, 20)]
+    assert correlation == pytest.approx([0.3 * 0.95, 0.3 * 0.95**20], abs=0.03)
 
 
 def test_coarse_clock(rng):
