@@ -22,8 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from calibration.collection import systems_in
 from calibration.decode_ticks import DecodeRun, read_decode_run
+from calibration.devices import profile_name
 from calibration.serving_rows import ServingRow, open_loop_rows, serving_rows
+from calibration.tables import read_table
 from sim.cost.compiled import CompiledCost, compile_cost
 from sim.model import load_model
 from sim.profile import SHIPPED, HostOverhead, Profile, load_profile, shipped_profiles
@@ -37,6 +40,7 @@ RUNS = {"rtx_pro_6000": "rtxpro6000_llama-3.1-8b_tp1"}
 _TOKENS = 8192  # max_num_batched_tokens of these runs
 _HUBER = 0.05  # relative error beyond which a row counts less
 _ROUNDS = 20
+_SMALL_MESSAGE = 16 * 2**10  # all-reduce of so few bytes, without a graph, is the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,17 @@ def fit_hosts(data: Path) -> dict[str, HostOverhead]:
             hosts[name] = _own_work_of(hosts[origin], fit_host_to_decodes(load_profile(name), run))
         else:
             hosts[name] = transferred(hosts[origin], origin)
-    return hosts
+    return {name: host.model_copy(update={"call_s": call_time(data, name)}) for name, host in hosts.items()}
+
+
+def call_time(data: Path, name: str) -> float:
+    """Return the host's seconds for one operation outside a graph: a small all-reduce of the engine, timed so."""
+    kernels = data / "kernels"
+    system = next(one for one in systems_in(kernels) if profile_name(one) == name)
+    eager = read_table(kernels / system / "allreduce.parquet", "allreduce").only(impl="vllm_eager")
+    small = eager.where(eager.number("message_bytes") <= _SMALL_MESSAGE)
+    gpus = np.unique(small.number("gpus"))
+    return round(min(float(np.median(small.only(gpus=int(count)).time_s)) for count in gpus), 7)
 
 
 def _own_work_of(known: HostOverhead, host: HostOverhead) -> HostOverhead:

@@ -59,6 +59,8 @@ class HostOverhead(Model):
     cpu_base_s: SecondsOrZero = 0.0
     cpu_per_seq_s: SecondsOrZero = 0.0
     """The host's own work of a step: behind the GPU's under async scheduling, before it otherwise."""
+    call_s: SecondsOrZero = 20e-6
+    """To start one operation of a layer where no CUDA graph does; `sim/cost/eager.py` says whence."""
     per_request_s: SecondsOrZero = 0.0
     """Once per request, before it can be scheduled (API server, tokeniser)."""
     source: str

@@ -4,6 +4,8 @@
     step = max(gpu, host's own work) + overhead        async scheduling
     step = gpu + host's own work + overhead            without it
 
+Without a CUDA graph the host's launches are a lower bound beside the GPU's work (`sim/cost/eager.py`).
+
 Tables by token count are built in bulk, the first time a mixed step is priced. Attention of decodes is
 compiled per number of sequences into segments linear in the summed context, that of prefill chunks into a
 grid over (new tokens, context), bilinear between its knots. One price is one sum of floats, rounded once,
@@ -20,16 +22,14 @@ from numpy.typing import NDArray
 
 from sim.cost.chunks import ChunkGrid
 from sim.cost.cuda_graphs import capture_sizes, padded_tokens
+from sim.cost.eager import calls_per_layer
 from sim.cost.host_time import HostTime
 from sim.cost.segments import Segments, ladder, through
 from sim.cost.step_cost import StepParts
-from sim.cost.terms import StepTerms, kernels_per_layer, total
+from sim.cost.terms import StepTerms, total
 from sim.model import ModelSpec
 from sim.profile import Profile
 
-# CPU time of one kernel launch outside a graph: the cheapest eager kernels of Vidur's H100 tables (norms, few
-# tokens) take 4 us, which is launch, not work.
-EAGER_LAUNCH_S = 4e-6
 _NS = 1e9
 _TOLERANCE = 5e-4
 _COUNT = np.arange(4096, dtype=np.float64)
@@ -65,7 +65,8 @@ class CompiledCost:
         self._max_tokens = max_tokens
         self._padded: list[int] = padded_tokens(sizes, max_tokens).tolist()
         self._captured = sizes[-1] if sizes else 0
-        self._eager_ns = _NS * EAGER_LAUNCH_S * model.num_layers * kernels_per_layer(model, terms.tp)
+        calls = model.num_layers * calls_per_layer(model, terms.tp, terms.weight_dtype)
+        self._eager_ns = host.call_ns * calls
         self._launch_ns = _NS * terms.prefill_launches()
         self._decodes: dict[int, _Decode] = {}
         self._mixed: _Mixed | None = None

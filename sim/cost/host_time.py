@@ -23,6 +23,7 @@ class HostTime:
     cpu_base_ns: float
     cpu_seq_ns: float
     token_ns: float
+    call_ns: float
     hidden: bool
 
     @classmethod
@@ -34,6 +35,7 @@ class HostTime:
             cpu_base_ns=_NS * host.cpu_base_s,
             cpu_seq_ns=_NS * host.cpu_per_seq_s,
             token_ns=_NS * host.per_token_s,
+            call_ns=_NS * host.call_s,
             hidden=async_scheduling,
         )
 

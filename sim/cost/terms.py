@@ -27,8 +27,6 @@ _ACTIVATION: Final = 2  # bytes of an activation
 # ten launches, and 0.5 us more for each where the logits exceed L2: 2 bytes read and 4 written a logit.
 _SAMPLER_KERNELS: Final = 10
 _SAMPLER_BYTES: Final = 6
-_KERNELS_DENSE: Final = 10
-_KERNELS_MOE: Final = 16
 
 
 def total(terms: Terms) -> Float:
@@ -37,12 +35,6 @@ def total(terms: Terms) -> Float:
     for term in rest:
         first = first + term
     return first
-
-
-def kernels_per_layer(model: ModelSpec, tensor_parallel_size: int) -> int:
-    """Count the launches of one layer in an engine without graphs."""
-    kernels = _KERNELS_MOE if model.moe is not None else _KERNELS_DENSE
-    return kernels + (2 if tensor_parallel_size > 1 else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from itertools import product
 
 import pytest
 
-from calibration.host import cross_validate, fit_host, kernel_time, transferred, with_own_work
+from calibration.host import call_time, cross_validate, fit_host, kernel_time, transferred, with_own_work
 from calibration.serving_rows import ServingRow, open_loop_rows, serving_rows
-from sim.profile import HostOverhead
+from sim.profile import HostOverhead, load_profile, shipped_profiles
+from tests.data import shared_data
 from tests.sim.doubles import ClosedFormProfile
 from workloads.errors import InputError
 
@@ -86,6 +87,14 @@ def test_a_transfer_says_so():
     host = transferred(TRUE, "h100_sxm")
     assert host.source == "taken over from h100_sxm, not measured here: put in"
     assert host.base_s == TRUE.base_s
+
+
+def test_the_time_of_a_call_is_a_small_all_reduce_without_a_graph():
+    data = shared_data()
+    assert call_time(data, "h100_sxm") == pytest.approx(20.6e-6, abs=1e-7)
+    assert call_time(data, "a100_sxm") == pytest.approx(43.8e-6, abs=1e-7)
+    for name in shipped_profiles():
+        assert load_profile(name).host.call_s == call_time(data, name)
 
 
 def test_no_rows_is_an_error():

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.cost.compiled import EAGER_LAUNCH_S, compile_cost
+from sim.cost.compiled import compile_cost
+from sim.cost.eager import calls_per_layer
 from sim.model import ModelSpec, MoeSpec, load_model
 from sim.profile import HostOverhead, load_profile, shipped_profiles
 from tests.sim.doubles import ClosedFormProfile
@@ -96,11 +97,35 @@ def test_experts_and_all_reduce_by_hand():
 
 
 def test_eager_steps_cannot_outrun_their_launches():
-    launches = 10 * 2 * EAGER_LAUNCH_S
+    launches = 11 * 2 * HostOverhead.model_fields["call_s"].default
     assert compiled(enforce_eager=True).decode_ns(1, 1, 0) == round(launches * 1e9)
     assert compiled().decode_ns(1, 1, 0) < launches * 1e9
     above = compiled(cudagraph_capture_sizes=[8])
     assert above.mixed_ns(0, 0, 0, ((9, 0),)) == round(launches * 1e9)
+
+
+def test_eager_steps_pay_for_their_launches_unless_the_gpu_has_enough_to_do():
+    model, profile = load_model("llama-3.1-8b"), load_profile("h100_sxm")
+    graphs, eager = (
+        compile_cost(model, profile, max_num_batched_tokens=8192, max_num_seqs=256, enforce_eager=how)
+        for how in (False, True)
+    )
+    assert eager.decode_ns(1, 1000, 0) > 1.15 * graphs.decode_ns(1, 1000, 0)
+    prompt = ((8192, 0),)
+    assert eager.mixed_ns(0, 0, 0, prompt) == pytest.approx(graphs.mixed_ns(0, 0, 0, prompt), rel=0.01)
+    waits = eager.parts(1, 1000, 0, ()).seconds["host_wait"]
+    assert waits > 1e-3
+    for num_seqs in (1, 2, 7, 20, 60):
+        assert eager.decode_ns(num_seqs, 1000 * num_seqs, 0) > 0.98 * graphs.decode_ns(
+            num_seqs, 1000 * num_seqs, 0
+        )
+
+
+def test_a_layer_has_more_operations_with_experts_qk_norms_more_gpus_and_quantised_inputs():
+    assert calls_per_layer(load_model("llama-3.1-8b"), 1, "bfloat16") == 11
+    assert calls_per_layer(load_model("llama-3.1-8b"), 2, "fp8") == 11 + 2 + 4
+    assert calls_per_layer(load_model("qwen3-32b"), 1, "bfloat16") == 11 + 2
+    assert calls_per_layer(load_model("mixtral-8x7b"), 1, "bfloat16") == 16
 
 
 def test_the_hosts_own_work_hides_behind_the_gpu_only_under_async_scheduling():
