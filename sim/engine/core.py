@@ -170,6 +170,8 @@ class EngineCore:
                 self.prefilling.remove(seq)
                 if self._sample(seq, now_ns):
                     finished.append(seq)
+        if len(finished) > 1 and plan.chunks:
+            finished.sort(key=lambda seq: seq.ticket)  # blocks come back in the order of the running queue
         for seq in finished:
             del self.running[seq]
             self.allocator.release(seq.kv)
