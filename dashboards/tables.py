@@ -133,8 +133,9 @@ def _breakable(name: str) -> str:
 def _change(share: float) -> str:
     if abs(share) < 0.0005:
         return "0.0%"
-    shown = f"{share:+,.0%}" if abs(share) >= 10 else f"{share:+.1%}"
-    return shown.replace("-", "\u2212")
+    if share >= 9:
+        return f"{number(1 + share)} times"
+    return f"{share:+.1%}".replace("-", "\u2212")
 
 
 def _signed(value: float) -> str:

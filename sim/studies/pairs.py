@@ -13,6 +13,7 @@ from sim.studies.observations import METRICS, higher_is_better, split_metric
 from sim.studies.statistics import CONFIDENCE, interval
 
 Float64 = NDArray[np.float64]
+_MANY_TIMES = 10  # from here on a difference is said as a factor, not in percent
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,22 @@ def _price(estimates: Estimates, metric: str, best: int, second: int) -> str:
 def _percent(gap: Difference, base: float | None) -> str:
     if gap.relative is None or not base or gap.ci_low is None or gap.ci_high is None:
         return ""
-    low, high = sorted((abs(gap.ci_low / base), abs(gap.ci_high / base)))
+    ends = (gap.ci_low / base, gap.ci_high / base)
+    if gap.relative >= _MANY_TIMES - 1:
+        factors = f"{quantity(1 + ends[0])} to {quantity(1 + ends[1])}"
+        return f", {quantity(1 + gap.relative)} times as much ({CONFIDENCE:.0%} interval: {factors} times)"
+    low, high = sorted(map(abs, ends))
     word = "more" if (gap.delta or 0) > 0 else "less"
     return f", {abs(gap.relative):.1%} {word} ({CONFIDENCE:.0%} interval: {low:.1%} to {high:.1%})"
+
+
+def change(relative: float) -> str:
+    """A relative difference: in percent, or as a factor where that says more."""
+    if relative >= _MANY_TIMES - 1:
+        return f"{quantity(1 + relative)}x"
+    if -1 < relative <= -0.99:
+        return f"1/{quantity(1 / (1 + relative))}"
+    return f"{relative:+.1%}" if abs(relative) >= 0.0005 else "0.0%"
 
 
 def unit(metric: str) -> str:

@@ -12,6 +12,7 @@ from sim.scenario.vllm_flags import parse_vllm_command
 from sim.studies.compare import compare
 from sim.studies.flags import engine_flags
 from sim.studies.observations import METRICS
+from sim.studies.pairs import change, quantity
 from tests.sim.studies.services import Cost, scenario, service
 
 # Steps take 2 ms and 0.2 ms a sequence; eager ones, a millisecond more.
@@ -103,6 +104,34 @@ class TestAnswer:
         found = run(EAGER, slo={"ttft_ms": None})
         assert found.metric == "mean_e2el_ms"
         assert "request_goodput" not in found.arms[0].metrics
+
+    def test_a_great_factor_is_no_percentage(self):
+        found = run(
+            ["engine.max_num_seqs=1,16"],
+            1,
+            workload={"request_rate": 25.0},
+            slo={"ttft_ms": 60.0, "tpot_ms": 1e6},
+        )
+        gap = next(gap for gap in found.differences if gap.metric == "request_goodput")
+        assert gap.relative > 9
+        assert f"{quantity(1 + gap.relative)} times as much (95% interval: " in found.verdict
+        assert "% more" not in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("relative", "text"),
+    [
+        (0.1234, "+12.3%"),
+        (-0.5, "-50.0%"),
+        (-0.0001, "0.0%"),
+        (8.5, "+850.0%"),
+        (2059.0, "2,060x"),
+        (-0.999, "1/1,000"),
+        (-1.0, "-100.0%"),
+    ],
+)
+def test_relative_differences_as_people_read_them(relative, text):
+    assert change(relative) == text
 
 
 class TestReplications:
