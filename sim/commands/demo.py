@@ -9,7 +9,8 @@ from typing import Annotated
 import yaml
 from cyclopts import Parameter
 
-from sim.commands.compare import COMPARISON, print_comparison, write_comparison
+from sim.commands.compare import COMPARISON, write_comparison
+from sim.commands.comparison_text import print_comparison
 from sim.commands.options import progress, put_json, render, say
 from sim.commands.plan import PLAN, print_plan
 from sim.run_directory import check_replaceable, json_text, new_directory

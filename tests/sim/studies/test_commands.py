@@ -59,6 +59,30 @@ def test_compare_of_many_arms_prints_the_metric_that_decides(file, capsys):
     assert "p90_ttft_ms less that of max_num_seqs=1" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(
+    ("options", "column"),
+    [
+        (["--vary", "engine.max_num_batched_tokens=512,2048,8192"], "max_num_batched_tokens 512 2048 8192"),
+        (
+            ["--vary", "engine.max_num_batched_tokens=512,1024,2048,8192"],
+            "max_num_batched_tokens request_goodput",
+        ),
+        (
+            ["--vary", "engine.max_num_batched_tokens=512,2048", "--vary", BATCHERS],
+            "#4 max_num_batched_tokens=2048",
+        ),
+    ],
+)
+def test_tables_fit_80_columns_and_cut_nothing_short(file, capsys, monkeypatch, options, column):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command(["compare", str(file), *options, "--replications", "1"]) == 0
+    text = capsys.readouterr().out
+    tables = text.partition("requests in each of")[0].splitlines()[:-1]
+    assert column in " ".join(text.split())
+    assert "…" not in text
+    assert max(map(len, tables)) <= 80
+
+
 def test_compare_writes_the_comparison_and_a_run_per_arm(file, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["compare", str(file), "--vary", BATCHERS, "--replications", "2", "--out", str(out), "--json"]
