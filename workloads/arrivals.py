@@ -121,8 +121,8 @@ class Bursts:
     slope         what a score rises by with the logarithm of `relative`: below 0, gaps are shorter in busy steps
 
     Every step has as many requests as it should, so that a rate is met exactly. Gaps up to the mean are kept as
-    drawn: a busy minute has more bursts, not denser ones. The time that they leave is idle: longer gaps are cut where
-    the step would overflow, and what remains lies before and after, at random.
+    drawn: a busy minute has more bursts, not denser ones. The time that they leave is idle: what longer gaps have
+    beyond the mean is cut where the step would overflow, and what remains lies before and after, at random.
     """
 
     rate: float
@@ -136,18 +136,13 @@ class Bursts:
 
     def first(self, rng: np.random.Generator, count: int) -> Int64:
         """Return the first `count` arrivals."""
-        knots = _expected(self.rate, self.step_s, self.relative)
-        cycles = math.ceil((count + 1) / knots[-1])
-        ends = (np.arange(cycles)[:, np.newaxis] * knots[-1] + knots[1:]).ravel()
-        steps = int(np.searchsorted(np.rint(ends), count)) + 1
-        return self._draw(rng, ends[:steps])[:count]
+        cycles = math.ceil((count + 1) / _expected(self.rate, self.step_s, self.relative)[-1])
+        ends = self._ends(cycles * len(self.relative))
+        return self._draw(rng, ends[: np.searchsorted(ends, count) + 1])[:count]
 
     def until(self, rng: np.random.Generator, duration_ns: int) -> Int64:
         """Return all arrivals before `duration_ns`: a beginning of what `first` returns."""
-        knots = _expected(self.rate, self.step_s, self.relative)
-        steps = np.arange(1, math.ceil(duration_ns / (self.step_s * NS_PER_S)) + 2)
-        cycles, rest = np.divmod(steps, len(self.relative))
-        times = self._draw(rng, cycles * knots[-1] + knots[rest])
+        times = self._draw(rng, self._ends(math.ceil(duration_ns / (self.step_s * NS_PER_S)) + 1))
         return times[: np.searchsorted(times, duration_ns)]
 
     def expected_s(self, requests: float) -> float:
@@ -155,19 +150,24 @@ class Bursts:
         knots = _expected(self.rate, self.step_s, self.relative)
         return float(_modulated_s(np.array([requests]), knots, self.step_s)[0])
 
-    def _draw(self, rng: np.random.Generator, ends: Float64) -> Int64:
-        """Arrivals of steps at whose ends so many requests are expected in all; four random numbers a request."""
-        last = rounded(ends)
+    def _ends(self, steps: int) -> Int64:
+        """Requests until the end of each of so many steps."""
+        knots = _expected(self.rate, self.step_s, self.relative)
+        cycles, rest = np.divmod(np.arange(1, steps + 1), len(self.relative))
+        return np.maximum.accumulate(rounded(cycles * knots[-1] + knots[rest]))
+
+    def _draw(self, rng: np.random.Generator, last: Int64) -> Int64:
+        """Arrivals of steps until whose ends so many requests come in all; four random numbers a request."""
         counts = np.diff(last, prepend=0)
         uniform = rng.random((int(last[-1]), 4))
         step = np.repeat(np.arange(counts.size), counts)
         opens = np.diff(step, prepend=-1) > 0
         gaps = np.where(opens, 0.0, self._gaps(uniform, step)) / self.rate
-        idle = np.where(gaps * self.rate > 1, gaps, 0.0)
-        total = np.bincount(step, gaps, counts.size)
-        busy = total - np.bincount(step, idle, counts.size)
-        room = np.maximum(self.step_s - busy, 0) / np.maximum(total - busy, _TINY)
-        gaps = np.where(idle > 0, gaps * np.minimum(room, 1)[step], gaps)
+        excess = np.maximum(gaps - 1 / self.rate, 0)
+        idle = np.bincount(step, excess, counts.size)
+        busy = np.bincount(step, gaps, counts.size) - idle
+        room = np.clip((self.step_s - busy) / np.maximum(idle, _TINY), 0, 1)
+        gaps -= excess * (1 - room)[step]
         gaps *= np.minimum(self.step_s / np.maximum(busy, _TINY), 1)[step]
         slack = np.maximum(self.step_s - np.bincount(step, gaps, counts.size), 0)
         at = np.cumsum(gaps)
