@@ -6,7 +6,6 @@ request has no latency, and is not good.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.metrics import Requests
+from sim.studies.statistics import resampled_deviation
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
@@ -111,13 +111,19 @@ class Observations:
 
         What comes after the last arrival is one draw from the lags that an end at any other request would have left.
         It is resampled with their variance, so that a difference of rates that stems from the last request alone is
-        not taken for more than that.
+        not taken for more than that, and not for less. The gaps between arrivals are the same in every arm.
         """
         if not len(self):
             return 0.0
         mean_lag = float(self.lag_s.mean())
-        chance = (_dot(self.lag_s, times) - mean_lag * float(times.sum())) / math.sqrt(len(self))
+        chance = (_dot(self.lag_s, times) - mean_lag * float(times.sum())) * self._chance_scale
         return _dot(self.pace_s, times) + float(self.lag_s[-1]) + chance
+
+    @cached_property
+    def _chance_scale(self) -> float:
+        """From the resampled sum of the lags, which a block of neighbours moves by much, to one draw of them."""
+        deviation = resampled_deviation(self.lag_s)
+        return float(self.lag_s.std()) / deviation if deviation else 0.0
 
     @cached_property
     def _sorted(self) -> dict[str, _Sorted]:

@@ -84,6 +84,20 @@ def block_weights(rng: np.random.Generator, size: int) -> Int64:
     return weights
 
 
+def resampled_deviation(values: Float64) -> float:
+    """Standard deviation of the sum of `values`, over the resamples of `block_weights`."""
+    size = values.size
+    if not size:
+        return 0.0
+    full, rest = divmod(size, block_length(size))
+    upto = np.concatenate([[0.0], np.cumsum(np.tile(values - values.mean(), 2))])
+
+    def variance(length: int) -> float:
+        return float(np.square(upto[length : length + size] - upto[:size]).mean())
+
+    return math.sqrt(full * variance(block_length(size)) + (variance(rest) if rest else 0.0))
+
+
 def means(samples: Sequence[Sample]) -> Float64:
     """Each metric, averaged over replications."""
     return _mean(np.array([sample.estimate(np.ones(len(sample), dtype=np.int64)) for sample in samples]))

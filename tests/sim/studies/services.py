@@ -14,6 +14,7 @@ from tests.sim.doubles import AffineCost
 @dataclass(frozen=True)
 class Cost(AffineCost):
     extrapolated: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def service(cost: AffineCost, scenario: Scenario, usable_blocks: int = 100_000) -> Service:

@@ -89,6 +89,20 @@ def test_the_end_of_the_run_counts_as_chance():
     assert durations.std() == pytest.approx(seen.lag_s.std(), rel=0.3)
 
 
+def test_but_not_for_more_where_neighbours_end_alike():
+    # Every second hundred of requests is of the long kind, so that a block is long or short as a whole.
+    rng = np.random.default_rng(4)
+    lengths = [500 if i // 100 % 2 else 5 for i in range(2000)]
+    requests, _ = run(
+        trace_of(*(((i + 1) * 300_000_000, 10, n) for i, n in enumerate(lengths))),
+        AffineCost(base_ns=1_000_000),
+    )
+    seen = observe(requests, {})
+    assert seen.lag_s.std() > 0.1
+    durations = [2000 / throughput(seen, block_weights(rng, 2000)) for _ in range(400)]
+    assert np.std(durations) == pytest.approx(seen.lag_s.std(), rel=0.3)
+
+
 def test_a_refused_request_is_not_good_and_has_no_latency():
     requests, _ = run(trace_of((0, 4, 3), (5, 500, 3), (9, 4, 3)), AffineCost(), max_model_len=100)
     seen = observe(requests, {"e2el": 1e9})

@@ -15,6 +15,7 @@ from sim.studies.statistics import (
     means,
     mser5,
     paired_draws,
+    resampled_deviation,
     t_half_width,
 )
 
@@ -117,6 +118,13 @@ class TestBlocks:
         rng = np.random.default_rng(3)
         mean = np.mean([block_weights(rng, 50) for _ in range(20_000)], axis=0)
         assert np.abs(mean - 1).max() < 0.06
+
+    @pytest.mark.parametrize("size", [49, 50, 3])
+    def test_deviation_of_a_sum_over_resamples(self, size):
+        rng = np.random.default_rng(8)
+        values = autocorrelated(rng, size, 0.9)
+        sums = [float(values @ block_weights(rng, size)) for _ in range(20_000)]
+        assert resampled_deviation(values) == pytest.approx(np.std(sums), rel=0.03)
 
     def test_neighbours_are_taken_together(self):
         rng = np.random.default_rng(4)
