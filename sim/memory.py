@@ -136,7 +136,7 @@ def activation_bytes(
 
 def _too_large(model: ModelSpec, needed: int, budget: int, tp: int) -> str:
     return (
-        f"hardware: {model.name} needs {needed / 1e9:.1f} GB on each GPU (tensor_parallel_size: {tp}) before "
-        f"any useful KV, of {budget / 1e9:.1f} GB; raise tensor_parallel_size, set weight_dtype: fp8, "
-        f"or raise gpu_memory_utilization"
+        f"hardware: {model.name} needs {needed / 1e9:.1f} GB on each GPU (tensor_parallel_size {tp}) before "
+        f"any useful KV, of {budget / 1e9:.1f} GB; raise hardware.tensor_parallel_size, set "
+        f"hardware.weight_dtype: fp8, or raise engine.gpu_memory_utilization"
     )

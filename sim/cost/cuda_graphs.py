@@ -28,7 +28,9 @@ def capture_sizes(
         return ()
     if cudagraph_capture_sizes is not None:
         if not cudagraph_capture_sizes or min(cudagraph_capture_sizes) < 1:
-            raise ConfigError("cudagraph_capture_sizes: give at least one size, each at least 1, or null")
+            raise ConfigError(
+                "engine.cudagraph_capture_sizes: give at least one size, each at least 1, or null"
+            )
         return tuple(sorted({size for size in cudagraph_capture_sizes if size <= max_num_batched_tokens}))
     largest = min(2 * max_num_seqs, 512, max_num_batched_tokens)
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
