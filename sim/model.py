@@ -114,7 +114,9 @@ class ModelSpec:
         """Bytes of KV that one token leaves on one GPU in one layer."""
         size = KV_BYTES.get(kv_cache_dtype)
         if size is None:
-            raise ConfigError(f"kv_cache_dtype: {kv_cache_dtype!r} is not one of {', '.join(KV_BYTES)}")
+            raise ConfigError(
+                f"engine.kv_cache_dtype: {kv_cache_dtype!r} is not one of {', '.join(KV_BYTES)}"
+            )
         if self.mla is not None:
             return size * (self.mla.kv_lora_rank + self.mla.qk_rope_head_dim)
         return size * 2 * self.kv_heads_per_gpu(tensor_parallel_size) * self.head_dim
@@ -125,15 +127,17 @@ class ModelSpec:
             return self.weight_dtype
         if weight_dtype not in ("bfloat16", "fp8", "fp8_block", "nvfp4"):
             raise ConfigError(
-                f"weight_dtype: {weight_dtype!r} is not one of auto, bfloat16, fp8, fp8_block, nvfp4"
+                f"hardware.weight_dtype: {weight_dtype!r} is not one of auto, bfloat16, fp8, fp8_block, nvfp4"
             )
         return weight_dtype
 
     def resolve_expert_dtype(self, weight_dtype: str) -> str:
-        """Return the dtype of the routed experts: their own under `auto`."""
-        if weight_dtype == "auto" and self.expert_weight_dtype is not None:
-            return self.expert_weight_dtype
-        return self.resolve_weight_dtype(weight_dtype)
+        """Return the dtype of the routed experts; those of a checkpoint that quantised them stay as they are.
+
+        vLLM quantises 16-bit weights while loading; it does not quantise 4-bit experts again.
+        """
+        linear = self.resolve_weight_dtype(weight_dtype)
+        return self.expert_weight_dtype or linear
 
     def weight_bytes(self, weight_dtype: str = "auto", tensor_parallel_size: int = 1) -> int:
         """Bytes of weights on one GPU. Embeddings, LM head and router stay 16-bit, as engines keep them."""
@@ -182,7 +186,7 @@ class ModelSpec:
     def _require_divisible(self, tp: int) -> None:
         if tp < 1 or self.num_heads % tp or (self.num_kv_heads % tp and tp % self.num_kv_heads):
             raise ConfigError(
-                f"tensor_parallel_size: {tp} does not divide the {self.num_heads} attention heads "
+                f"hardware.tensor_parallel_size: {tp} does not divide the {self.num_heads} attention heads "
                 f"and {self.num_kv_heads} KV heads of {self.name}; use one of {self._fitting_tp()}"
             )
 

@@ -202,6 +202,7 @@ def _own_summary(
         "extrapolated": dict(service.cost.extrapolated),
         "warnings": [
             *workload.trace.warnings,
+            *service.cost.notes,
             *_advice(rejected, service),
             *_cache_notes(scenario, workload),
         ],

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cost.assumptions import assumptions
 from sim.cost.chunks import ChunkGrid
 from sim.cost.cuda_graphs import capture_sizes, padded_tokens
 from sim.cost.eager import calls_per_layer
@@ -57,8 +59,18 @@ class _Decode:
 class CompiledCost:
     """A `StepCost` of one model on one hardware; the text of the module gives the arithmetic."""
 
-    def __init__(self, terms: StepTerms, host: HostTime, sizes: tuple[int, ...], max_tokens: int) -> None:
+    def __init__(
+        self,
+        terms: StepTerms,
+        host: HostTime,
+        sizes: tuple[int, ...],
+        max_tokens: int,
+        *,
+        weight_dtype: str = "auto",
+        enforce_eager: bool = False,
+    ) -> None:
         model = terms.model
+        self._weight_dtype, self._eager = weight_dtype, enforce_eager
         self.sliding_window = model.sliding_window if model.num_window_layers else None
         self._terms = terms
         self._host = host
@@ -153,6 +165,11 @@ class CompiledCost:
         """Terms asked outside the range of their measurements so far, with the axis and range in words."""
         return self._terms.extrapolated(self._max_tokens, max(self._decodes, default=1), self._longest)
 
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What the prices assume where a user would expect something else, one line each."""
+        return assumptions(self._terms, self._weight_dtype, enforce_eager=self._eager)
+
     def _floor_ns(self, tokens: int, sequences: int) -> float:
         eager = self._eager_ns if tokens > self._captured else 0.0
         return max(1.0, self._host.floor_ns(sequences) + eager)
@@ -215,4 +232,11 @@ def compile_cost(
     )
     terms = StepTerms.of(model, profile, tensor_parallel_size, weight_dtype, kv_cache_dtype)
     host = HostTime.of(profile.host, model.num_layers, async_scheduling=async_scheduling)
-    return CompiledCost(terms, host, sizes, max(max_num_batched_tokens, max_num_seqs))
+    return CompiledCost(
+        terms,
+        host,
+        sizes,
+        max(max_num_batched_tokens, max_num_seqs),
+        weight_dtype=weight_dtype,
+        enforce_eager=enforce_eager,
+    )

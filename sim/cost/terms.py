@@ -9,14 +9,14 @@ writes once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sim.model import WEIGHT_BYTES, ModelSpec
-from sim.profile import Profile
+from sim.profile import HostOverhead, Profile
 from workloads.errors import ConfigError
 
 Float = NDArray[np.float64]
@@ -37,6 +37,20 @@ def total(terms: Terms) -> Float:
     return first
 
 
+def _expert_kernels(profile: Profile, dtype: str) -> tuple[str, ...]:
+    """Name the curves of an expert dtype.
+
+    8-bit experts were measured per tensor (CUTLASS) and block-scaled (Triton; DeepGEMM on B200). On Hopper the
+    first take 2 to 7 times as long and even longer than 16-bit ones (the `moe` rows of H100 and H200), which
+    no engine would serve: it has both and takes the one that works.
+    """
+    if dtype == "mxfp4":
+        return ("w4a16_mxfp4",)
+    if dtype != "fp8":
+        return (dtype,)
+    return tuple(name for name in ("fp8", "fp8_block") if name in profile.moe) or (dtype,)
+
+
 @dataclass(frozen=True, slots=True)
 class StepTerms:
     """Curves of one profile, asked with the shapes of one model on one of `tp` GPUs."""
@@ -45,7 +59,8 @@ class StepTerms:
     profile: Profile
     tp: int
     weight_dtype: str
-    expert_dtype: str
+    expert_kernels: tuple[str, ...]
+    """Curves of the experts that an engine can choose from: the fastest prices them."""
     kv_dtype: str
 
     @classmethod
@@ -61,7 +76,7 @@ class StepTerms:
             profile=profile,
             tp=tp,
             weight_dtype=model.resolve_weight_dtype(weight_dtype),
-            expert_dtype="w4a16_mxfp4" if experts == "mxfp4" else experts,
+            expert_kernels=_expert_kernels(profile, experts) if model.moe is not None else (),
             kv_dtype="fp8" if kv_cache_dtype == "fp8" else "bfloat16",
         )
 
@@ -77,11 +92,29 @@ class StepTerms:
     def decode_kv_dtype(self) -> str:
         """The KV dtype whose curve decode attention follows.
 
-        On Hopper 8-bit KV is served no faster than 16-bit KV: by the 16-bit curve the served TPOT of
-        Llama-70B on H100 (fp8 KV) comes out within 2% in the median on curves left out, by the 8-bit one
-        within 4%.
+        On Hopper 8-bit KV is served no faster than 16-bit KV. In the served rows of Llama-70B with fp8 KV (H100
+        and H200, vLLM) where the two curves differ by more than 6% of TPOT (5 to 64 sequences of up to 7,800
+        tokens; 14 rows), TPOT by the 16-bit curve is 3% low in the median, by the 8-bit one 10%, and the more
+        of the step attention is, the further the latter falls short: the gain of the kernel tables (1.3 to
+        1.6 times there) does not show at longer contexts either. No row has longer ones.
         """
         return "bfloat16" if self.profile.device.compute_capability == "9.0" else self.kv_dtype
+
+    @property
+    def call_s(self) -> float:
+        """The host's time to start one operation without a graph."""
+        return (self.profile.host or HostOverhead(base_s=0.0, source="none fitted")).call_s
+
+    def with_plain_weights(self) -> StepTerms | None:
+        """Return the same with every weight in 16 bits that is not; None where nothing changes or is known."""
+        if self.weight_dtype == "bfloat16" or "bfloat16" not in self.profile.gemm:
+            return None
+        kernels = self.expert_kernels
+        if self.model.moe is not None and self.model.expert_weight_dtype is None:
+            kernels = ("bfloat16",)
+            if "bfloat16" not in self.profile.moe:
+                return None
+        return replace(self, weight_dtype="bfloat16", expert_kernels=kernels)
 
     @property
     def attention_layout(self) -> tuple[str, int, int, int]:
@@ -115,15 +148,15 @@ class StepTerms:
         terms = {"gemm": gemm, "elementwise": self._elementwise(count)}
         if self.model.moe is not None:
             moe = self.model.moe
-            terms["moe"] = self.model.num_moe_layers * self.profile.moe_s(
-                self.expert_dtype,
-                count,
+            shape = (
                 self.model.hidden_size,
                 moe.expert_intermediate_size,
                 moe.top_k,
                 moe.num_experts,
                 self.tp,
             )
+            kernels = [self.profile.moe_s(name, count, *shape) for name in self.expert_kernels]
+            terms["moe"] = self.model.num_moe_layers * np.minimum.reduce(kernels)
         if self.tp > 1:
             message = count * self.model.hidden_size * _ACTIVATION
             terms["all_reduce"] = 2 * self.model.num_layers * self.profile.all_reduce_s(self.tp, message)
@@ -211,7 +244,7 @@ class StepTerms:
             outside("decode_attention", kv_dtype=self.decode_kv_dtype, **heads, num_seqs=max_seqs),
         ]
         if self.model.moe is not None:
-            said.append(outside("moe", dtype=self.expert_dtype, tokens=[1, max_tokens]))
+            said += [outside("moe", dtype=name, tokens=[1, max_tokens]) for name in self.expert_kernels]
         if self.tp > 1:
             message = max_tokens * self.model.hidden_size * _ACTIVATION
             said.append(outside("all_reduce", gpus=self.tp, message_bytes=message))
@@ -227,7 +260,7 @@ class StepTerms:
             moe = model.moe
             met = moe.num_experts * (1 - (1 - moe.top_k / moe.num_experts) ** tokens)
             one = 3.0 * model.hidden_size * moe.expert_intermediate_size / self.tp
-            dtype = "mxfp4" if self.expert_dtype == "w4a16_mxfp4" else self.expert_dtype
+            dtype = "mxfp4" if "w4a16_mxfp4" in self.expert_kernels else self.expert_kernels[0]
             read += model.num_moe_layers * met * one * WEIGHT_BYTES[dtype]
         return read
 

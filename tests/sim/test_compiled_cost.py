@@ -267,6 +267,48 @@ def test_eight_bit_kv_is_read_no_faster_on_hopper():
     assert slope("8.0", "fp8") == pytest.approx(slope("8.0", "auto") / 2, abs=1)
 
 
+@pytest.mark.parametrize("gpu", ["h100_sxm", "h200_sxm", "b200_sxm"])
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-30b-a3b"])
+def test_eight_bit_experts_take_the_faster_kernel(gpu, name):
+    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    plain, quantised, block = (
+        compile_cost(load_model(name), load_profile(gpu), weight_dtype=dtype, **limits)
+        for dtype in ("auto", "fp8", "fp8_block")
+    )
+    for num_seqs in (1, 16, 64):
+        price = quantised.parts(num_seqs, num_seqs * 500, 0, ()).seconds["moe"]
+        assert price <= block.parts(num_seqs, num_seqs * 500, 0, ()).seconds["moe"]
+        assert price < 1.02 * plain.parts(num_seqs, num_seqs * 500, 0, ()).seconds["moe"]
+    assert (
+        "experts are priced by the fastest of the measured kernels, fp8 and fp8_block" in quantised.notes[0]
+    )
+    assert plain.notes == ()
+
+
+def test_experts_that_the_checkpoint_quantised_stay_as_they_are():
+    model, profile = load_model("gpt-oss-120b"), load_profile("h200_sxm")
+    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    own, asked = (compile_cost(model, profile, weight_dtype=d, **limits) for d in ("auto", "fp8"))
+    experts = [cost.parts(8, 8000, 1000, ()).seconds["moe"] for cost in (own, asked)]
+    assert experts[0] == experts[1]
+    assert "experts of gpt-oss-120b stay mxfp4" in asked.notes[0]
+    assert model.weight_bytes("fp8") < model.weight_bytes()
+
+
+def test_what_prices_assume_is_said_where_it_matters():
+    def notes(gpu, **changes):
+        limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+        return compile_cost(load_model("llama-3.1-8b"), load_profile(gpu), **limits, **changes).notes
+
+    assert notes("h100_sxm") == notes("l40s", kv_cache_dtype="fp8") == ()
+    (kv,) = notes("h100_sxm", kv_cache_dtype="fp8")
+    assert "decode attention is priced as with a 16-bit cache" in kv
+    (slower,) = notes("b200_sxm", weight_dtype="fp8")
+    assert "slower than 16-bit weights where the tokens of a step are 1 " in slower
+    (eager,) = notes("a100_sxm", enforce_eager=True)
+    assert "44 us" in eager
+
+
 def test_extrapolation_is_named():
     assert compiled().extrapolated == {}
     said = compiled(profile=ClosedFormProfile(largest_m=100)).extrapolated
@@ -276,11 +318,11 @@ def test_extrapolation_is_named():
 def test_what_cannot_be_priced_is_refused_when_compiled():
     with pytest.raises(ConfigError, match="deepseek-v3 uses latent attention"):
         compiled(load_model("deepseek-v3"))
-    with pytest.raises(ConfigError, match="tensor_parallel_size: 3"):
+    with pytest.raises(ConfigError, match=r"hardware\.tensor_parallel_size: 3"):
         compiled(tensor_parallel_size=3)
     with pytest.raises(ConfigError, match="no gemm curve for nvfp4"):
         compiled(weight_dtype="nvfp4")
-    with pytest.raises(ConfigError, match="kv_cache_dtype"):
+    with pytest.raises(ConfigError, match=r"engine\.kv_cache_dtype"):
         compiled(kv_cache_dtype="int3")
 
 
