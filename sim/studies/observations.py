@@ -110,8 +110,8 @@ class Observations:
         """The run's duration, resampled as the requests are.
 
         What comes after the last arrival is one draw from the lags that an end at any other request would have left.
-        It is resampled with their variance, so that a difference of rates that stems from the last request alone is
-        not taken for more than that, and not for less. The gaps between arrivals are the same in every arm.
+        It says nothing of a service that keeps up, whose rate is that of the arrivals; so it counts as chance, with
+        its whole root mean square. The gaps between arrivals are the same in every arm.
         """
         if not len(self):
             return 0.0
@@ -123,7 +123,7 @@ class Observations:
     def _chance_scale(self) -> float:
         """From the resampled sum of the lags, which a block of neighbours moves by much, to one draw of them."""
         deviation = resampled_deviation(self.lag_s)
-        return float(self.lag_s.std()) / deviation if deviation else 0.0
+        return float(np.sqrt(np.square(self.lag_s).mean())) / deviation if deviation else 0.0
 
     @cached_property
     def _sorted(self) -> dict[str, _Sorted]:
