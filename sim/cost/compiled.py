@@ -77,7 +77,9 @@ class CompiledCost:
         self._max_tokens = max_tokens
         self._padded: list[int] = padded_tokens(sizes, max_tokens).tolist()
         self._captured = sizes[-1] if sizes else 0
-        calls = model.num_layers * calls_per_layer(model, terms.tp, terms.weight_dtype)
+        calls = model.num_layers * calls_per_layer(
+            model, terms.tp, terms.weight_dtype, compiled=not enforce_eager
+        )
         self._eager_ns = host.call_ns * calls
         self._launch_ns = _NS * terms.prefill_launches()
         self._decodes: dict[int, _Decode] = {}

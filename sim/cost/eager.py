@@ -3,8 +3,8 @@
     step = max(gpu, operations x time of a call + host's own work) + overhead       async scheduling
     step = max(gpu, operations x time of a call) + host's own work + overhead       without it
 
-Under `enforce_eager` that is every step; above the largest captured size it is every mixed one. Launches run
-ahead of the GPU, so a long step (a large prefill) hides them.
+Under `enforce_eager` that is every step; otherwise the steps above the largest captured size, which run compiled
+code. Launches run ahead of the GPU, so a long step (a large prefill) hides them.
 
 Evidence for the time of a call (`host.call_s` of a profile): the engine's own all-reduce, timed back to back
 without and with a graph (`allreduce`, `vllm_eager` and `vllm_graph`). At 16 KiB or less the kernel takes 4 to
@@ -14,9 +14,10 @@ host (Python, dispatch, allocation, launch), and it is that machine's host, not 
 products timed without a graph, two launches each, take 55 us and more on H100.
 
 Inference: that other operations cost the host as much as this one; how many a layer has, counted below by the
-model code of vLLM; that compiled code above the captured sizes launches no faster. No measured step tells here.
-Vidur's operator tables do not: an addition takes 1 us there, so they time kernels and not the host. A published
-pair, Llama-3.1-8B on H100 at batch 1, is 8.4 ms eager and 5.1 ms with graphs; it was not fitted to.
+model code of vLLM; that generated code (all but attention, fused experts and all-reduce, where the engine compiles)
+takes half a call for each. No step measured here tells. Vidur's operator tables do not either: an addition takes
+1 us there, so they time kernels and not the host. A published pair, Llama-3.1-8B on H100 at batch 1, is 8.4 ms
+eager and 5.1 ms with graphs (these prices: 8.0 and 6.4); nothing was fitted to it.
 """
 
 from __future__ import annotations
@@ -25,21 +26,27 @@ from typing import Final
 
 from sim.model import ModelSpec
 
-# Norm, QKV, rotary embedding, the attention operation with KV write and kernel inside (3), output projection,
-# norm, gate and up, activation, down.
-_CALLS_DENSE: Final = 11
-# Router, top-k, alignment of blocks, two expert products, activation, quantisation or zeroing, sum: 8 for 3.
-_CALLS_MOE: Final = 16
-_CALLS_QK_NORM: Final = 2
-_CALLS_ALL_REDUCE: Final = 2
+_ATTENTION: Final = 3  # the operation itself, its KV write, its kernel
+_ROUND_ATTENTION: Final = 5  # norm, QKV, rotary embedding, output projection, norm
+_QK_NORM: Final = 2
+_MLP: Final = 3  # gate and up, activation, down
+_EXPERTS: Final = 7  # top-k, alignment of blocks, two products, activation, zeroing or quantisation, sum
+_ROUTER: Final = 1
+_ALL_REDUCE: Final = 2
+_GENERATED: Final = 0.5
 
 
-def calls_per_layer(model: ModelSpec, tensor_parallel_size: int, weight_dtype: str) -> int:
-    """Count the operations that the host starts for one layer; quantised products quantise their input first."""
+def calls_per_layer(
+    model: ModelSpec, tensor_parallel_size: int, weight_dtype: str, *, compiled: bool = False
+) -> float:
+    """Count the operations that the host starts for one layer, in calls of the eager engine.
+
+    Quantised products quantise their input first. `compiled` is for an engine that captures graphs, in steps
+    too large for them.
+    """
     moe = model.moe is not None
-    calls = _CALLS_MOE if moe else _CALLS_DENSE
-    calls += _CALLS_QK_NORM if model.qk_norm else 0
-    calls += _CALLS_ALL_REDUCE if tensor_parallel_size > 1 else 0
+    whole = _ATTENTION + (_EXPERTS if moe else 0) + (_ALL_REDUCE if tensor_parallel_size > 1 else 0)
+    generated = _ROUND_ATTENTION + (_ROUTER if moe else _MLP) + (_QK_NORM if model.qk_norm else 0)
     if weight_dtype != "bfloat16":
-        calls += 2 if moe else 4
-    return calls
+        generated += 2 if moe else 4
+    return whole + generated * (_GENERATED if compiled else 1.0)
