@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboards.content import Content
+from dashboards.documents import Lock
 from dashboards.numerals import limit, number, percent
 from dashboards.page import text
 from dashboards.result_files import Run
@@ -16,10 +17,17 @@ def title(content: Content) -> str:
     """What was simulated, in a line."""
     runs = list(content.runs.values())
     if not runs:
-        return "Capacity plan" if content.plan is not None and not content.arms else "Servetwin report"
+        return _planned(content.lock) if content.plan is not None and not content.arms else "Servetwin report"
     models = dict.fromkeys(run.summary.model_id for run in runs)
     machines = dict.fromkeys(run.summary.sim.profile.name for run in runs)
     return f"{', '.join(models)} on {', '.join(machines)}"
+
+
+def _planned(lock: Lock | None) -> str:
+    """Name the service of a plan, as far as its lock file does."""
+    if lock is None or lock.scenario.model is None or lock.profile is None:
+        return "Capacity plan"
+    return f"Capacity plan: {lock.scenario.model} on {lock.profile.name}"
 
 
 def subtitle(content: Content) -> str:
@@ -33,6 +41,8 @@ def subtitle(content: Content) -> str:
     if runs:
         parts += list(dict.fromkeys(_service(run) for run in runs))[:3]
         parts += list(dict.fromkeys(_load(run) for run in runs))[:3]
+    elif content.plan is not None and content.plan.request_rate is not None:
+        parts.append(f"for {number(content.plan.request_rate)} requests/s")
     return " · ".join(parts)
 
 
@@ -97,7 +107,7 @@ def facts(content: Content) -> str:
     """Profile, seed, notes and the whole scenario of every run; what all runs share is said once."""
     rows = {name: _facts_of(run) for name, run in content.runs.items()}
     if not rows:
-        return ""
+        return _facts_of_lock(content.lock) if content.lock is not None else ""
     first = next(iter(rows.values()))
     shared = [row for row in first if all(row in others for others in rows.values())]
     parts = [_list(shared)]
@@ -107,9 +117,32 @@ def facts(content: Content) -> str:
             f"<h3>{text(name)}</h3>" if len(rows) > 1 else "",
             _notes(run.summary.sim.warnings),
             _list(own) if own else "",
-            f"<details><summary>Scenario as it ran</summary><pre><code>{text(run.lock_text)}</code></pre></details>",
+            _as_it_ran(run.lock_text),
         ]
     return "".join(parts)
+
+
+def _facts_of_lock(lock: Lock) -> str:
+    """What a plan stands on: no run was kept, so only what all its runs had in common."""
+    profile = lock.profile
+    size = lock.scenario.hardware.get("tensor_parallel_size")
+    rows = [
+        ("Model", lock.scenario.model),
+        ("Profile", profile and profile.name),
+        ("Engine it stands for", profile and profile.engine),
+        ("Profile hash", profile and profile.hash),
+        ("Servetwin", lock.servetwin),
+        ("GPUs per replica", size),
+        ("KV blocks per replica", None if lock.num_gpu_blocks is None else f"{lock.num_gpu_blocks:,}"),
+        ("Longest sequence in tokens", None if lock.max_model_len is None else f"{lock.max_model_len:,}"),
+    ]
+    return _list([(name, str(value)) for name, value in rows if value is not None]) + _as_it_ran(lock.text)
+
+
+def _as_it_ran(lock_text: str) -> str:
+    return (
+        f"<details><summary>Scenario as it ran</summary><pre><code>{text(lock_text)}</code></pre></details>"
+    )
 
 
 def definitions() -> str:

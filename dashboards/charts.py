@@ -122,7 +122,8 @@ def plan(content: Content) -> list[Plot]:
                 metric,
                 figure,
                 [summary],
-                "Crosses: a limit is broken. Saturation: from there on the queue never drains.",
+                "Crosses: a limit is broken, or too many requests are refused. Saturation: from there on the queue "
+                "never drains.",
             )
         )
     return plots

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dashboards.documents import Comparison, Difference, Plan
+from dashboards.documents import Comparison, Difference, Lock, Plan
 from dashboards.result_files import (
     COMPARISON,
+    LOCK,
     PLAN,
     SUMMARY,
     Run,
     numbers,
     read_arm,
     read_comparison,
+    read_lock,
     read_plan,
     read_run,
 )
@@ -45,6 +47,7 @@ class Content:
     arms: list[ArmResult]
     comparison: Comparison | None = None
     plan: Plan | None = None
+    lock: Lock | None = None  # of a plan alone; every run has its own
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -83,7 +86,8 @@ def read_directory(directory: Path) -> Content:
         # not the name of the folder, which is another one while a command still fills it
         return Content([_of_run(read_run(directory, "run"))], plan=plan)
     if plan is not None:
-        return Content([], plan=plan)
+        lock = read_lock(directory) if (directory / LOCK).is_file() else None  # older ones have none
+        return Content([], plan=plan, lock=lock)
     raise ConfigError(f"{directory}: holds no results ({SUMMARY}, {COMPARISON} or {PLAN})")
 
 

@@ -65,14 +65,20 @@ class Limits(_Part):
 class LockedScenario(_Part):
     """The part of a resolved scenario that a page reads."""
 
+    model: str | None = None
     slo: Limits = Limits()
     hardware: dict[str, Any] = {}
 
 
 class Lock(_Part):
-    """A lock file: the scenario as it ran."""
+    """A lock file: the scenario as it ran, and what it ran on."""
 
     scenario: LockedScenario
+    servetwin: str | None = None
+    profile: ProfileName | None = None
+    num_gpu_blocks: int | None = None
+    max_model_len: int | None = None
+    text: str = ""
 
 
 class Arm(_Part):

@@ -151,7 +151,7 @@ def plan_curve(
                 "symbol": ["circle" if ok else "x" for ok in curve.met],
                 "color": [colour if ok else theme.LIMIT for ok in curve.met],
             },
-            text=["all limits met" if ok else "a limit is broken" for ok in curve.met],
+            text=["all limits met" if ok else "not all limits met" for ok in curve.met],
             hovertemplate="%{x:,.4~r} requests/s: %{y:,.4~r}, %{text}<extra>%{fullData.name}</extra>",
         )
     figure.update_xaxes(title_text="request rate [requests/s]", rangemode="tozero")

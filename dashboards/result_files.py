@@ -74,8 +74,7 @@ class Run:
 def read_run(directory: Path, name: str | None = None) -> Run:
     """Read a run directory; `name` is what the page calls it, else the folder's own."""
     _check_directory(directory)
-    lock_text = _text(directory / LOCK)
-    lock = _validated(Lock, _yaml(directory / LOCK, lock_text), directory / LOCK)
+    lock = read_lock(directory)
     document = _json_object(directory / SUMMARY)
     document["metrics"] = numbers(document)
     limits = lock.scenario.slo.model_dump()
@@ -84,7 +83,7 @@ def read_run(directory: Path, name: str | None = None) -> Run:
         directory=directory,
         summary=_validated(Summary, document, directory / SUMMARY),
         limits_ms={key.removesuffix("_ms"): value for key, value in limits.items() if value is not None},
-        lock_text=lock_text,
+        lock_text=lock.text,
         requests=_columns(directory / REQUESTS, REQUEST_NUMBERS, prefix="stage_"),
         timeline=_columns(directory / TIMELINE, TIMELINE_NUMBERS),
     )
@@ -110,6 +109,13 @@ def read_arm(directory: Path, arm: Arm) -> Run | None:
             f"{directory / COMPARISON}: arms: directory {str(folder)!r} is not inside {directory}"
         )
     return read_run(directory / folder, arm.name) if (directory / ARMS).is_dir() else None
+
+
+def read_lock(directory: Path) -> Lock:
+    """Read scenario.lock.yaml."""
+    path = directory / LOCK
+    text = _text(path)
+    return _validated(Lock, _yaml(path, text), path).model_copy(update={"text": text})
 
 
 def read_plan(directory: Path) -> Plan:

@@ -26,7 +26,8 @@ import yaml
 from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
 from sim.metrics import Requests, waiting_at
-from sim.simulation import Result
+from sim.scenario.sections import Scenario
+from sim.simulation import Result, Service
 from workloads.trace import Trace
 
 LOCK = "scenario.lock.yaml"
@@ -38,6 +39,7 @@ TIMELINE = "timeline.parquet"
 OWN_FILES = frozenset(
     (LOCK, SUMMARY, REQUESTS, TIMELINE, "comparison.json", "plan.json", "scenario.yaml", "report.html")
 )
+_OTHER_KINDS = frozenset(("comparison.json", "plan.json"))  # which hold a lock file too
 ARMS = "arms"
 
 
@@ -75,7 +77,8 @@ def check_replaceable(target: Path, marker: str = LOCK) -> None:
             raise ConfigError(
                 f"--out {target}: has other files in it ({foreign}); give a new or empty directory"
             )
-        if any(target.iterdir()) and not (target / marker).is_file():
+        names = {path.name for path in target.iterdir()}
+        if names and (marker not in names or (marker == LOCK and names & _OTHER_KINDS)):
             raise ConfigError(f"--out {target}: holds results of another kind; give a new or empty directory")
     elif target.exists():
         raise ConfigError(f"--out {target}: is a file; give a directory")
@@ -102,7 +105,7 @@ def _foreign(target: Path) -> Iterator[Path]:
 
 def write_run(result: Result, trace: Trace, directory: Path) -> None:
     """Write the four files into an existing folder."""
-    (directory / LOCK).write_text(lock_text(result), encoding="utf-8")
+    (directory / LOCK).write_text(lock_text(result.scenario, result.service), encoding="utf-8")
     (directory / SUMMARY).write_text(json_text(result.summary), encoding="utf-8")
     _write_table(request_columns(result.requests, trace), directory / REQUESTS)
     _write_table(timeline_columns(result.requests, result.replicas), directory / TIMELINE)
@@ -113,16 +116,16 @@ def json_text(document: Any) -> str:  # noqa: ANN401  anything that is JSON
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def lock_text(result: Result) -> str:
+def lock_text(scenario: Scenario, service: Service) -> str:
     """The scenario as it ran, and what it ran on."""
-    profile = result.service.profile
+    profile = service.profile
     lock = {
         "servetwin": version("servetwin"),
         "numpy": np.__version__,
         "profile": {"name": profile.name, "engine": profile.engine, "hash": profile.content_hash},
-        "num_gpu_blocks": result.service.capacity.num_gpu_blocks,
-        "max_model_len": result.service.max_model_len,
-        "scenario": result.scenario.model_dump(mode="json"),
+        "num_gpu_blocks": service.capacity.num_gpu_blocks,
+        "max_model_len": service.max_model_len,
+        "scenario": scenario.model_dump(mode="json"),
     }
     return yaml.safe_dump(lock, sort_keys=False)
 

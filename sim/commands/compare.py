@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from sim.commands.comparison_text import print_comparison
 from sim.commands.options import NO_OPTIONS, ScenarioOptions, progress, put_json, render, say
 from sim.errors import ConfigError
-from sim.run_directory import json_text, new_directory, write_run
+from sim.run_directory import LOCK, json_text, lock_text, new_directory, write_run
 from sim.studies.compare import REPLICATIONS, Comparison
 from sim.studies.compare import compare as compare_arms
 
@@ -63,8 +63,13 @@ def compare(
 
 
 def write_comparison(result: Comparison, directory: Path) -> None:
-    """Write comparison.json and a run directory per arm, of its first replication, into an existing folder."""
+    """Write comparison.json, and the lock file of the first arm, which the others are compared with.
+
+    And a run directory per arm, of its first replication.
+    """
     (directory / COMPARISON).write_text(json_text(result.as_json()), encoding="utf-8")
+    base = result.runs[0]
+    (directory / LOCK).write_text(lock_text(base.scenario, base.service), encoding="utf-8")
     for arm, run in zip(result.arms, result.runs, strict=True):
         folder = directory / arm.directory
         folder.mkdir(parents=True)

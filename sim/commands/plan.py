@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, progress, put_json, render, say
-from sim.run_directory import json_text, new_directory
+from sim.run_directory import LOCK, json_text, lock_text, new_directory
 from sim.studies.operating_point import MOST_REPLICATIONS
 from sim.studies.plan import Plan, count_replicas
 from sim.studies.plan import plan as make_plan
@@ -53,6 +53,7 @@ def plan(
     if options.out is not None:
         with new_directory(options.out, PLAN) as directory:
             (directory / PLAN).write_text(json_text(result.as_json()), encoding="utf-8")
+            (directory / LOCK).write_text(lock_text(result.scenario, result.service), encoding="utf-8")
             if options.report:
                 render(directory)
         say(f"wrote {options.out}")

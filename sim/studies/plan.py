@@ -55,9 +55,12 @@ class Plan:
     replications: int
     seed: int
     warnings: tuple[str, ...]
+    scenario: Scenario
+    service: Service
 
     def as_json(self) -> dict[str, Any]:
-        fields = dict(vars(self))
+        """Everything but the scenario and its service."""
+        fields = {name: value for name, value in vars(self).items() if name not in ("scenario", "service")}
         return fields | {
             "slo": dict(self.slo),
             "curve": [point.as_json() for point in self.curve],
@@ -83,7 +86,8 @@ def plan(
         raise ConfigError(f"--replications {replications}: give at least 1")
     scenario = load_scenario(source, overrides, seed=seed)
     slos = resolve_slos(slo, scenario.slo)
-    points = OperatingPoints(scenario, build(scenario), slos, replications=replications, on_run=on_run)
+    service = build(scenario)
+    points = OperatingPoints(scenario, service, slos, replications=replications, on_run=on_run)
     rate, here = points.stream.rate, scenario.cluster.replicas
     saturation = points.saturation_rate(here)
     most = None
@@ -122,6 +126,8 @@ def plan(
         replications=max(point.replications for point in points.evaluated.values()),
         seed=scenario.seed,
         warnings=(),
+        scenario=scenario,
+        service=service,
     )
     return _with_warnings(result, points)
 

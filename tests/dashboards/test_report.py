@@ -127,6 +127,24 @@ def test_plan(tmp_path):
     assert (three["name"], three["y"]) == ("3 replicas", [300.0])
 
 
+def test_plan_with_a_lock_file_names_what_it_stands_on(tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps(plan()))
+    lock = {
+        "servetwin": "0",
+        "profile": {"name": "toy_gpu", "engine": "vLLM 0", "hash": "abc123"},
+        "num_gpu_blocks": 1234,
+        "scenario": {"model": "tiny", "hardware": {"tensor_parallel_size": 2}},
+    }
+    (tmp_path / "scenario.lock.yaml").write_text(json.dumps(lock))
+    words = Elements(page(tmp_path)).text
+    assert "Capacity plan: tiny on toy_gpu" in words
+    for fact in ("abc123", "vLLM 0", "1,234", "Scenario as it ran"):
+        assert fact in words
+    (tmp_path / "scenario.lock.yaml").write_text("[]")
+    with pytest.raises(ConfigError, match=r"scenario\.lock\.yaml"):
+        render(tmp_path)
+
+
 def test_plan_that_cannot_be_met(tmp_path):
     nothing = {
         "slo_met": False,

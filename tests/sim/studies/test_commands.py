@@ -92,6 +92,8 @@ def test_compare_writes_the_comparison_and_a_run_per_arm(file, tmp_path, capsys)
     for folder in (out / "arms").iterdir():
         files = {path.name for path in folder.iterdir()}
         assert files >= {"scenario.lock.yaml", "summary.json", "requests.parquet", "timeline.parquet"}
+    lock = yaml.safe_load((out / "scenario.lock.yaml").read_text())
+    assert lock["scenario"]["policies"]["batcher"]["name"] == "chunked"  # what the others are compared with
     assert (out / "report.html").stat().st_size > 1000  # without being asked
     assert run_command(command) == 0  # its own directory may be replaced
 
@@ -148,7 +150,13 @@ def test_plan_prints_and_writes(file, tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document == json.loads((out / "plan.json").read_text())
     assert document["slo"] == {"p99_ttft_ms": 400.0, "p99_tpot_ms": 30.0}
-    assert (out / "report.html").exists()
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h1>Capacity plan: llama-3.1-8b on h200_sxm</h1>" in page
+    lock = yaml.safe_load((out / "scenario.lock.yaml").read_text())
+    assert lock["scenario"]["model"] == "llama-3.1-8b"
+    assert lock["profile"]["hash"] in page
+    assert run_command(["run", str(file), "--out", str(out)]) == 2  # a run replaces no plan
+    assert "another kind" in capsys.readouterr().err
     assert run_command(arguments) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "greatest rate on 1 replica:" in text
