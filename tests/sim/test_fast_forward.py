@@ -73,7 +73,7 @@ def test_records_and_summaries_are_identical(
             batcher=batcher,
             router=router,
             max_num_seqs=seats,
-            max_num_batched_tokens=max(budget, seats),
+            max_num_batched_tokens=max(budget, seats, getattr(batcher, "chunk_tokens", None) or 0),
             usable_blocks=blocks,
             max_concurrency=concurrency,
             replicas=replicas,
