@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from workloads.bounds import LONGEST_NS, LONGEST_S, MOST_REQUESTS
 from workloads.errors import ConfigError
 from workloads.trace import NS_PER_S, Int64
 
@@ -38,6 +39,31 @@ def rounded(values: Float64) -> Int64:
     return whole
 
 
+def summed(gaps_ns: Float64) -> Int64:
+    """Return times from gaps, each rounded once; what lies beyond the longest time is put there."""
+    within = int(np.searchsorted(np.cumsum(gaps_ns), LONGEST_NS))
+    times = np.full(gaps_ns.size, LONGEST_NS, dtype=np.int64)
+    times[:within] = np.cumsum(rounded(gaps_ns[:within]))
+    return times
+
+
+def checked(times: Int64) -> Int64:
+    """Return the times, all of which must lie within the longest."""
+    if times.size and times[-1] >= LONGEST_NS:
+        raise ConfigError(
+            f"workload.request_rate: the last of {times.size} requests would arrive after {LONGEST_S:g} s (63 years), "
+            "where the clock ends; give a higher rate or fewer requests"
+        )
+    return times
+
+
+def _check_until(size: int) -> None:
+    if size > 2 * MOST_REQUESTS:
+        raise ConfigError(
+            f"workload.duration_s: more than {2 * MOST_REQUESTS} requests arrive before it; give less, or num_requests"
+        )
+
+
 def unit_gaps(rng: np.random.Generator, count: int, burstiness: float) -> Float64:
     """Return gamma gaps of mean 1 and CV 1/sqrt(burstiness); constant ones at infinity."""
     if math.isinf(burstiness):
@@ -54,22 +80,22 @@ class Renewal:
 
     def first(self, rng: np.random.Generator, count: int) -> Int64:
         """Return the first `count` arrivals; all at 0 where the rate is infinite."""
-        return np.cumsum(self._gaps_ns(rng, count))
+        return checked(summed(self._gaps_ns(rng, count)))
 
     def until(self, rng: np.random.Generator, duration_ns: int) -> Int64:
         """Return all arrivals before `duration_ns`: a beginning of what `first` returns."""
         if math.isinf(self.rate):
             raise ConfigError("workload.duration_s: an infinite request_rate has no end; give num_requests")
-        times = np.cumsum(self._gaps_ns(rng, _CHUNK))
+        times = summed(self._gaps_ns(rng, _CHUNK))
         while times[-1] < duration_ns:
-            times = np.concatenate([times, times[-1] + np.cumsum(self._gaps_ns(rng, times.size))])
+            _check_until(times.size)
+            times = np.concatenate([times, times[-1] + summed(self._gaps_ns(rng, times.size))])
         return times[: np.searchsorted(times, duration_ns)]
 
-    def _gaps_ns(self, rng: np.random.Generator, count: int) -> Int64:
+    def _gaps_ns(self, rng: np.random.Generator, count: int) -> Float64:
         if math.isinf(self.rate):
-            return np.zeros(count, dtype=np.int64)
-        gaps = unit_gaps(rng, count, self.burstiness) * (NS_PER_S / self.rate)
-        return rounded(gaps)
+            return np.zeros(count)
+        return unit_gaps(rng, count, self.burstiness) * (NS_PER_S / self.rate)
 
 
 @dataclass(frozen=True)
@@ -88,12 +114,13 @@ class Modulated:
 
     def first(self, rng: np.random.Generator, count: int) -> Int64:
         """Return the first `count` arrivals."""
-        return self._clock(np.cumsum(unit_gaps(rng, count, self.burstiness)))
+        return checked(self._clock(np.cumsum(unit_gaps(rng, count, self.burstiness))))
 
     def until(self, rng: np.random.Generator, duration_ns: int) -> Int64:
         """Return all arrivals before `duration_ns`: a beginning of what `first` returns."""
         gaps = unit_gaps(rng, _CHUNK, self.burstiness)
         while (times := self._clock(np.cumsum(gaps)))[-1] < duration_ns:
+            _check_until(times.size)
             gaps = np.concatenate([gaps, unit_gaps(rng, gaps.size, self.burstiness)])
         return times[: np.searchsorted(times, duration_ns)]
 
@@ -105,7 +132,7 @@ class Modulated:
         seconds = self._seconds(requests)
         if self.tick_s:
             seconds = np.floor(seconds / self.tick_s) * self.tick_s
-        return rounded(seconds * NS_PER_S)
+        return rounded(np.minimum(seconds * NS_PER_S, LONGEST_NS))
 
     def _seconds(self, requests: Float64) -> Float64:
         return _modulated_s(requests, _expected(self.rate, self.step_s, self.relative), self.step_s)
@@ -138,7 +165,7 @@ class Bursts:
         """Return the first `count` arrivals."""
         cycles = math.ceil((count + 1) / _expected(self.rate, self.step_s, self.relative)[-1])
         ends = self._ends(cycles * len(self.relative))
-        return self._draw(rng, ends[: np.searchsorted(ends, count) + 1])[:count]
+        return checked(self._draw(rng, ends[: np.searchsorted(ends, count) + 1])[:count])
 
     def until(self, rng: np.random.Generator, duration_ns: int) -> Int64:
         """Return all arrivals before `duration_ns`: a beginning of what `first` returns."""
@@ -173,7 +200,7 @@ class Bursts:
         at = np.cumsum(gaps)
         begin = step[opens] * self.step_s + uniform[opens, 3] * slack[step[opens]] - at[opens]
         times = np.repeat(begin, counts[counts > 0]) + at
-        return np.maximum.accumulate(rounded(times * NS_PER_S))
+        return np.maximum.accumulate(rounded(np.minimum(times * NS_PER_S, LONGEST_NS)))
 
     def _gaps(self, uniform: Float64, step: Int64) -> Float64:
         relative = np.asarray(self.relative)
@@ -223,7 +250,7 @@ class Ramp:
         else:
             rates = self.start_rps * (self.end_rps / self.start_rps) ** progress
         gaps = unit_gaps(rng, count, self.burstiness) / rates * NS_PER_S
-        return np.cumsum(rounded(gaps))
+        return checked(summed(gaps))
 
 
 def mean_rate(arrival_ns: Int64) -> float:
@@ -241,4 +268,4 @@ def at_rate(arrival_ns: Int64, rate: float) -> Int64:
             "workload.request_rate: all requests arrive at once, which no rate can stretch; give burstiness"
         )
     target = arrival_ns.size / rate * NS_PER_S
-    return rounded(arrival_ns.astype(np.float64) * (target / last))
+    return checked(rounded(np.minimum(arrival_ns.astype(np.float64) * (target / last), LONGEST_NS)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from workloads.arrivals import Bursts, Modulated, Ramp, Renewal, at_rate, mean_rate
+from workloads.bounds import MOST_REQUESTS
 from workloads.config import WorkloadConfig
 from workloads.errors import ConfigError
 from workloads.lengths import draw_lengths
@@ -65,6 +67,8 @@ def _from_sessions(config: WorkloadConfig, sessions: SessionsConfig, streams: St
     assert config.input_tokens is not None
     assert config.output_tokens is not None
     assert config.request_rate is not None
+    if config.num_requests is None:
+        _check_size(config, config.request_rate)
     window = Window(config.request_rate, config.burstiness or 1.0, config.num_requests, _end_ns(config))
     return draw_sessions(sessions, config.input_tokens, config.output_tokens, streams, window)
 
@@ -140,6 +144,7 @@ def _draw_arrivals(
     rng = streams.of("arrivals")
     if count is None:
         assert not isinstance(process, Ramp)
+        _check_size(config, process.rate)
         return process.until(rng, _end_ns(config) or 0)
     times = process.first(rng, count)
     if not config.rescale_arrivals:
@@ -168,6 +173,15 @@ def _process(
     if config.request_rate is None:
         return arrivals.process()
     return arrivals.at_rate(rate, count if count is not None else rate * (config.duration_s or 0.0))
+
+
+def _check_size(config: WorkloadConfig, rate: float) -> None:
+    requests = rate * (config.duration_s or 0.0)
+    if math.isfinite(requests) and requests > MOST_REQUESTS:
+        raise ConfigError(
+            f"workload.duration_s: {config.duration_s:g} s at {rate:g} requests/s are {requests:.4g} requests, "
+            f"more than {MOST_REQUESTS}; give less, or num_requests"
+        )
 
 
 def _end_ns(config: WorkloadConfig) -> int | None:

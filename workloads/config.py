@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,8 +19,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from workloads.bounds import LEAST_BURSTINESS, LEAST_RATE, LONGEST_S, MOST_RATE, Count
 from workloads.errors import ConfigError
-from workloads.lengths import Lengths
+from workloads.lengths import TAG, Lengths
 from workloads.sessions import SessionsConfig
 from workloads.tenants import TenantConfig
 
@@ -38,14 +40,29 @@ def _inf_or_number(value: float) -> float | str:
     return "inf" if math.isinf(value) else value
 
 
-Rate = Annotated[
+def _bounded_rate(value: float) -> float:
+    if math.isfinite(value) and not LEAST_RATE <= value <= MOST_RATE:
+        raise PydanticCustomError(
+            "number", f"a rate is at least {LEAST_RATE:g} and at most {MOST_RATE:g} requests/s"
+        )
+    return value
+
+
+def _bounded_burstiness(value: float) -> float:
+    if value < LEAST_BURSTINESS:
+        raise PydanticCustomError("number", f"at least {LEAST_BURSTINESS:g} is expected (gaps of CV 100)")
+    return value
+
+
+_Infinite = Annotated[
     float,
     Field(gt=0, allow_inf_nan=True),
     BeforeValidator(_number_or_inf),
     PlainSerializer(_inf_or_number, return_type=float | str),
 ]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(strict=True, ge=1)]
+Rate = Annotated[_Infinite, AfterValidator(_bounded_rate)]
+Burstiness = Annotated[_Infinite, AfterValidator(_bounded_burstiness)]
+RampRate = Annotated[float, Field(gt=0), AfterValidator(_bounded_rate)]
 
 
 class WorkloadConfig(BaseModel):
@@ -65,19 +82,19 @@ class WorkloadConfig(BaseModel):
     """Answer lengths in tokens."""
     request_rate: Rate | None = None
     """Requests per second, or "inf" (all at the start). Without it a trace keeps its own times."""
-    burstiness: Rate | None = None
+    burstiness: Burstiness | None = None
     """Gamma shape k of the gaps, CV 1/sqrt(k): 1 is Poisson, "inf" constant. Redraws a trace's times."""
     rescale_arrivals: bool = False
     """As vLLM's client: scale drawn times so that the last request leaves at num_requests / request_rate."""
     ramp_up_strategy: Literal["linear", "exponential"] | None = None
     """Instead of request_rate: from ramp_up_start_rps to ramp_up_end_rps over the requests, as vLLM."""
-    ramp_up_start_rps: Positive | None = None
-    ramp_up_end_rps: Positive | None = None
+    ramp_up_start_rps: RampRate | None = None
+    ramp_up_end_rps: RampRate | None = None
     max_concurrency: Count | None = None
     """Closed loop: so many requests in flight, the next is sent when one finishes."""
     num_requests: Count | None = None
     """How many requests; of a trace file, the first so many."""
-    duration_s: Positive | None = None
+    duration_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
     """Only requests that arrive before this time, in seconds."""
     sessions: SessionsConfig | None = None
     """Multi-turn sessions whose prompts grow and share prefixes."""
@@ -89,13 +106,22 @@ class WorkloadConfig(BaseModel):
         for check in (_check_source, _check_ramp, _check_closed_loop, _check_open, _check_sessions):
             problem = check(self)
             if problem is not None:
-                raise PydanticCustomError("workload", "{problem}", {"problem": problem})
+                raise _at_field(problem)
         return self
 
     @property
     def constant_rate(self) -> bool:
         """Whether a finite request_rate is given."""
         return self.request_rate is not None and math.isfinite(self.request_rate)
+
+
+def _at_field(problem: str) -> ValidationError:
+    """Return `field: message` as an error of that field, so that whoever reports it names the place once."""
+    field, _, message = problem.partition(": ")
+    error = PydanticCustomError("workload", "{message}", {"message": message})
+    return ValidationError.from_exception_data(
+        "WorkloadConfig", [{"type": error, "loc": (field,), "input": {}}]
+    )
 
 
 def _check_source(config: WorkloadConfig) -> str | None:
@@ -193,15 +219,13 @@ def parse_workload(section: Mapping[str, Any]) -> WorkloadConfig:
 def describe(error: ValidationError, section: str) -> str:
     """Return the first problem of a validation as one line."""
     first = error.errors(include_url=False)[0]
-    tags = {"fixed", "uniform", "lognormal", "quantiles"}
-    path = [str(part) for part in first["loc"]]
-    path = [part for at, part in enumerate(path) if part not in tags or path[at - 1] in tags]
+    path = [part for part in map(str, first["loc"]) if not part.startswith(TAG)]
     where = ".".join([section, *path])
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(path[-1], WorkloadConfig.model_fields, 1)
         return f"{where}: unknown field" + (f"; did you mean {near[0]}?" if near else "")
     if first["type"] == "workload":
-        return f"{section}.{first['msg']}"
+        return f"{where}: {first['msg']}"
     return f"{where}: {first['msg']} (found {_short(first.get('input'))})"
 
 

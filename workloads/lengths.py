@@ -9,18 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from workloads.bounds import MOST_TOKENS, Tokens
 from workloads.errors import ConfigError
 from workloads.trace import Int64
 
 Float64 = NDArray[np.float64]
-Tokens = Annotated[int, Field(strict=True, ge=1, le=2**40)]
 
 _CLOSE = 1e-4  # relative error of a mean
 
@@ -49,18 +59,18 @@ def _pair(value: Any) -> Any:  # noqa: ANN401 - whatever a scenario holds
     return value
 
 
+def _ordered(bounds: tuple[int, int]) -> tuple[int, int]:
+    low, high = bounds
+    if low > high:
+        raise PydanticCustomError("lengths", f"low {low} is above high {high}; write [low, high]")
+    return bounds
+
+
 class UniformLengths(BaseModel):
     """Every whole number from low to high, both included, alike."""
 
     model_config = _FROZEN
-    uniform: Annotated[tuple[Tokens, Tokens], BeforeValidator(_pair)]
-
-    @model_validator(mode="after")
-    def _ordered(self) -> UniformLengths:
-        low, high = self.uniform
-        if low > high:
-            raise PydanticCustomError("lengths", f"low {low} is above high {high}; write [low, high]")
-        return self
+    uniform: Annotated[tuple[Tokens, Tokens], BeforeValidator(_pair), AfterValidator(_ordered)]
 
     def at(self, u: Float64) -> Int64:
         """Return the lengths at the probabilities `u`."""
@@ -84,7 +94,7 @@ class Lognormal(BaseModel):
     """
 
     model_config = _FROZEN
-    mean: Annotated[float, Field(gt=0)]
+    mean: Annotated[float, Field(gt=0, le=MOST_TOKENS)]
     sigma: Annotated[float, Field(gt=0, le=10)]
     low: Tokens = 1
     high: Tokens | None = None
@@ -143,7 +153,7 @@ class LognormalLengths(BaseModel):
             with np.errstate(divide="ignore"):  # u = 0: the lower bound
                 z = ndtri_exp(log_ndtr(b) + np.log(below + u * (1 - below)))
         tokens = np.rint(np.exp(self.mu + law.sigma * np.clip(z, a, b)))
-        return np.clip(tokens, law.low, law.high or 2**40).astype(np.int64)
+        return np.clip(tokens, law.low, law.high or MOST_TOKENS).astype(np.int64)
 
     @property
     def mean(self) -> float:
@@ -171,18 +181,22 @@ def _log_between(a: float, b: float) -> float:
     return upper + math.log1p(-math.exp(lower - upper)) if lower < upper else upper - 745.0
 
 
+def _ascending(quantiles: tuple[float, ...]) -> tuple[float, ...]:
+    for before, after in pairwise(quantiles):
+        if after < before:
+            raise PydanticCustomError("lengths", f"{after:g} follows {before:g}; quantiles must ascend")
+    return quantiles
+
+
 class QuantileLengths(BaseModel):
     """Empirical quantiles at equal steps of probability, least and greatest included; linear in between."""
 
     model_config = _FROZEN
-    quantiles: Annotated[tuple[Annotated[float, Field(ge=1)], ...], Field(min_length=2)]
-
-    @model_validator(mode="after")
-    def _ascending(self) -> QuantileLengths:
-        for before, after in zip(self.quantiles, self.quantiles[1:], strict=False):
-            if after < before:
-                raise PydanticCustomError("lengths", f"{after:g} follows {before:g}; quantiles must ascend")
-        return self
+    quantiles: Annotated[
+        tuple[Annotated[float, Field(ge=1, le=MOST_TOKENS)], ...],
+        Field(min_length=2),
+        AfterValidator(_ascending),
+    ]
 
     def at(self, u: Float64) -> Int64:
         """Return the lengths at the probabilities `u`."""
@@ -195,23 +209,26 @@ class QuantileLengths(BaseModel):
         return float(np.trapezoid(self.quantiles, dx=1 / (len(self.quantiles) - 1)))
 
 
+TAG = "law "  # in front of a kind: in the location of an error it is told from the fields of a scenario
+
 _KINDS = ("uniform", "lognormal", "quantiles")
 
 
 def _kind(value: Any) -> str | None:  # noqa: ANN401 - whatever a scenario holds
     if isinstance(value, Mapping):
         found = [kind for kind in _KINDS if kind in value]
-        return found[0] if len(found) == 1 else None
+        return TAG + found[0] if len(found) == 1 else None
     if isinstance(value, BaseModel):
-        return next((kind for kind in _KINDS if hasattr(value, kind)), None)
-    return "fixed" if isinstance(value, int) and not isinstance(value, bool) else None
+        return next((TAG + kind for kind in _KINDS if hasattr(value, kind)), None)
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return TAG + "fixed" if whole and not isinstance(value, bool) else None
 
 
 Lengths = Annotated[
-    Annotated[Tokens, Tag("fixed")]
-    | Annotated[UniformLengths, Tag("uniform")]
-    | Annotated[LognormalLengths, Tag("lognormal")]
-    | Annotated[QuantileLengths, Tag("quantiles")],
+    Annotated[Tokens, Tag(TAG + "fixed")]
+    | Annotated[UniformLengths, Tag(TAG + "uniform")]
+    | Annotated[LognormalLengths, Tag(TAG + "lognormal")]
+    | Annotated[QuantileLengths, Tag(TAG + "quantiles")],
     Discriminator(
         _kind,
         custom_error_type="lengths",

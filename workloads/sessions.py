@@ -15,6 +15,17 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from workloads.arrivals import Renewal, rounded, unit_gaps
+from workloads.bounds import (
+    LEAST_BURSTINESS,
+    LONGEST_NS,
+    LONGEST_S,
+    MOST_BLOCKS,
+    MOST_REQUESTS,
+    MOST_TOKENS,
+    Count,
+    Integral,
+    Tokens,
+)
 from workloads.errors import ConfigError
 from workloads.lengths import Lengths, draw_lengths, law_of
 from workloads.streams import Streams
@@ -40,17 +51,17 @@ class SessionsConfig(BaseModel):
 
     turns: Lengths = 4
     """Turns of a session; a length like any other, at least 1."""
-    turn_gap_s: Annotated[float, Field(gt=0)] = 30.0
+    turn_gap_s: Annotated[float, Field(gt=0, le=LONGEST_S)] = 30.0
     """Mean seconds from one turn's arrival to the next."""
-    turn_gap_burstiness: Annotated[float, Field(gt=0)] = 1.0
+    turn_gap_burstiness: Annotated[float, Field(ge=LEAST_BURSTINESS)] = 1.0
     """Gamma shape of that gap; 1 is exponential."""
-    system_prompt_tokens: Annotated[int, Field(strict=True, ge=0)] = 0
+    system_prompt_tokens: Annotated[int, Field(strict=True, ge=0, le=MOST_TOKENS), Integral] = 0
     """Tokens of the system prompt in front of every session."""
-    system_prompts: Annotated[int, Field(strict=True, ge=1)] = 1
+    system_prompts: Count = 1
     """How many different system prompts there are; each session has one of them."""
-    max_input_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
+    max_input_tokens: Tokens | None = None
     """A session ends before the turn whose prompt would be longer."""
-    block_tokens: Annotated[int, Field(strict=True, ge=1)] = 16
+    block_tokens: Tokens = 16
     """Tokens of a prefix block."""
 
 
@@ -103,12 +114,23 @@ def _draw_turns(
 ) -> _Turns:
     """Draw the first `sessions` sessions; asking for more later gives the same ones first."""
     counts = draw_lengths(config.turns, streams.of("sessions", 0), sessions)
+    if counts.sum() > 2 * MOST_REQUESTS:
+        raise ConfigError(
+            f"workload.sessions.turns: {sessions} sessions have {counts.sum()} turns, "
+            f"more than {2 * MOST_REQUESTS}; give fewer"
+        )
     session = np.repeat(np.arange(sessions), counts)
     first = np.cumsum(counts) - counts
     new = draw_lengths(new_tokens, streams.of("inputs"), session.size)
     output = draw_lengths(output_tokens, streams.of("outputs"), session.size)
     gaps = unit_gaps(streams.of("sessions", 1), session.size, config.turn_gap_burstiness)
-    gaps_ns = rounded(gaps * (config.turn_gap_s * NS_PER_S))
+    gaps *= config.turn_gap_s * NS_PER_S
+    if np.bincount(session, gaps).max() > LONGEST_NS:
+        raise ConfigError(
+            f"workload.sessions.turn_gap_s: {config.turn_gap_s:g} makes a session longer than {LONGEST_S:g} s "
+            "(63 years); give less, or fewer turns"
+        )
+    gaps_ns = rounded(gaps)
     gaps_ns[first] = 0
     since = np.cumsum(gaps_ns)
     prompt = config.system_prompt_tokens + np.cumsum(new + output) - output
@@ -144,6 +166,11 @@ def _hashes(config: SessionsConfig, turns: _Turns, streams: Streams, sessions: i
     shared = config.system_prompt_tokens // size
     system = streams.of("prefixes").integers(config.system_prompts, size=sessions)
     counts = -(-turns.prompt // size)
+    if counts.sum() > MOST_BLOCKS:
+        raise ConfigError(
+            f"workload.sessions: {counts.size} prompts have {counts.sum()} prefix blocks, more than {MOST_BLOCKS}; "
+            "give fewer requests or tokens, or larger block_tokens"
+        )
     own_blocks = np.zeros(sessions, dtype=np.int64)
     np.maximum.at(own_blocks, turns.session, counts - shared)
     base = config.system_prompts * shared + np.cumsum(own_blocks) - own_blocks

@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from workloads.bounds import Integral
 from workloads.errors import ConfigError
 from workloads.trace import BlockHashes, Int64, Trace
 
@@ -18,8 +19,8 @@ class TenantConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    weight: Annotated[float, Field(gt=0)] = 1.0
-    priority: Annotated[int, Field(strict=True)] = 0
+    weight: Annotated[float, Field(gt=0, le=1e9)] = 1.0
+    priority: Annotated[int, Field(strict=True, ge=-(2**31), lt=2**31), Integral] = 0
 
 
 def assign_tenants(trace: Trace, tenants: Mapping[str, TenantConfig], rng: np.random.Generator) -> Trace:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workloads.build import build_workload
 from workloads.config import parse_workload
-from workloads.errors import InputError
+from workloads.errors import ConfigError, InputError
 
 SEED = np.random.SeedSequence(11)
 LENGTHS = {"input_tokens": {"uniform": [1, 99]}, "output_tokens": {"lognormal": {"mean": 50, "sigma": 1.0}}}
@@ -173,3 +173,54 @@ def test_a_model_file_is_a_trace_too(put):
 
 def test_no_seconds_where_there_is_no_time():
     assert math.isinf(build(**LENGTHS, request_rate="inf", num_requests=3).trace.arrival_ns[-1] or math.inf)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            {"request_rate": 1e6, "duration_s": 1e9},
+            "workload.duration_s: 1e+09 s at 1e+06 requests/s are 1e+15 requests, more than 20000000; give less",
+        ),
+        (
+            {"request_rate": 1e6, "duration_s": 1e9, "sessions": {}},
+            "workload.duration_s: 1e+09 s at 1e+06 requests/s are 1e+15 requests, more than 20000000; give less",
+        ),
+        (
+            {"request_rate": 1e-9, "num_requests": 10},
+            "workload.request_rate: the last of 10 requests would arrive after 2e+09 s (63 years)",
+        ),
+        (
+            {"num_requests": 10, "ramp_up_strategy": "linear"}
+            | {"ramp_up_start_rps": 1e-9, "ramp_up_end_rps": 1e-9},
+            "workload.request_rate: the last of 10 requests would arrive after 2e+09 s (63 years)",
+        ),
+        (
+            {"request_rate": 1.0, "num_requests": 10, "sessions": {"turns": 10**7}},
+            "workload.sessions.turns: 16 sessions have 160000000 turns, more than 40000000; give fewer",
+        ),
+        (
+            {"request_rate": 1.0, "num_requests": 10, "sessions": {"turns": 100, "turn_gap_s": 1e9}},
+            "workload.sessions.turn_gap_s: 1e+09 makes a session longer than 2e+09 s (63 years)",
+        ),
+        (
+            {"request_rate": 1.0, "num_requests": 10, "sessions": {"system_prompt_tokens": 10**9}},
+            "workload.sessions: 64 prompts have 4000000, more than 200000000; give fewer",
+        ),
+    ],
+)
+def test_too_much_is_refused_before_it_is_drawn(section, message):
+    with pytest.raises(ConfigError) as caught:
+        build(**LENGTHS, **section)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["azure-code", "azure-conv"])
+def test_a_model_at_a_rate_of_almost_nothing(name):
+    with pytest.raises(
+        ConfigError, match="workload.request_rate: the last of 50 requests would arrive after"
+    ):
+        build(trace=name, request_rate=1e-9, num_requests=50)
+    assert len(build(trace=name, request_rate=1e-6, duration_s=2e8).trace) > 50
+    with pytest.raises(ConfigError, match=r"workload.duration_s: 2e\+09 s at .* requests/s are .* more than"):
+        build(trace=name, duration_s=2e9)

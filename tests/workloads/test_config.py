@@ -84,7 +84,7 @@ BAD = {
     ),
     "uniform upside down": (
         {**OPEN, "input_tokens": {"uniform": [5, 3]}},
-        "workload.input_tokens: low 5 is above high 3; write [low, high]",
+        "workload.input_tokens.uniform: low 5 is above high 3; write [low, high]",
     ),
     "uniform of one": (
         {**OPEN, "input_tokens": {"uniform": [5]}},
@@ -100,7 +100,7 @@ BAD = {
     ),
     "quantiles that fall": (
         {**OPEN, "input_tokens": {"quantiles": [1, 5, 3]}},
-        "workload.input_tokens: 3 follows 5; quantiles must ascend",
+        "workload.input_tokens.quantiles: 3 follows 5; quantiles must ascend",
     ),
     "half a ramp": (
         {**LENGTHS, "num_requests": 5, "ramp_up_strategy": "linear", "ramp_up_start_rps": 1},
@@ -153,6 +153,42 @@ BAD = {
         | {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 2},
         "workload.ramp_up_strategy: not offered together with sessions, which start at request_rate / turns",
     ),
+    "endless": (
+        {**LENGTHS, "request_rate": 1.0, "duration_s": 1e30},
+        "workload.duration_s: Input should be less than or equal to 2000000000",
+    ),
+    "too many": (
+        {**OPEN, "num_requests": 5_000_000_000},
+        "workload.num_requests: Input should be less than or equal to 20000000 (found 5000000000)",
+    ),
+    "too rare": (
+        {**OPEN, "request_rate": 1e-300},
+        "workload.request_rate: a rate is at least 1e-09 and at most 1e+09 requests/s (found 1e-300)",
+    ),
+    "too bursty": (
+        {**OPEN, "burstiness": 1e-300},
+        "workload.burstiness: at least 0.0001 is expected (gaps of CV 100) (found 1e-300)",
+    ),
+    "too long": (
+        {**OPEN, "input_tokens": 100_000_000_000},
+        "workload.input_tokens: Input should be less than or equal to 1000000000 (found 100000000000)",
+    ),
+    "too long a quantile": (
+        {**OPEN, "input_tokens": {"quantiles": [1, 99999999999999999999]}},
+        "workload.input_tokens.quantiles.1: Input should be less than or equal to 1000000000",
+    ),
+    "too long a mean": (
+        {**OPEN, "input_tokens": {"lognormal": {"mean": 1e30, "sigma": 1}}},
+        "workload.input_tokens.lognormal.mean: Input should be less than or equal to 1000000000",
+    ),
+    "too long a session": (
+        {**OPEN, "sessions": {"turn_gap_s": 1e300}},
+        "workload.sessions.turn_gap_s: Input should be less than or equal to 2000000000",
+    ),
+    "too heavy a tenant": (
+        {**OPEN, "tenants": {"a": {"weight": 1e308}}},
+        "workload.tenants.a.weight: Input should be less than or equal to 1000000000",
+    ),
     "no tenant": ({**OPEN, "tenants": {}}, "workload.tenants: names no tenant; give at least one, or leave"),
     "weightless tenant": (
         {**OPEN, "tenants": {"a": {"weight": 0}}},
@@ -174,10 +210,12 @@ def test_refused_with_one_line(name):
     assert "\n" not in str(caught.value)
 
 
-def test_as_part_of_another_model_the_message_still_names_the_field():
+def test_as_part_of_another_model_the_location_names_the_field():
     with pytest.raises(ValidationError) as caught:
         WorkloadConfig(input_tokens=3)
-    assert caught.value.errors()[0]["msg"] == "output_tokens: missing beside input_tokens; give both"
+    (problem,) = caught.value.errors()
+    assert problem["loc"] == ("output_tokens",)
+    assert problem["msg"] == "missing beside input_tokens; give both"
 
 
 @pytest.mark.parametrize(
@@ -202,6 +240,12 @@ def test_written_down_and_read_again_it_is_the_same(section):
     config = parse_workload(section)
     again = parse_workload(config.model_dump(mode="json", exclude_none=True))
     assert again == config
+
+
+def test_whole_numbers_may_be_written_as_floats():
+    config = parse_workload({**OPEN, "num_requests": 1e3, "input_tokens": 2e2, "sessions": {"turns": 3.0}})
+    assert (config.num_requests, config.input_tokens, config.sessions.turns) == (1000, 200, 3)
+    assert all(type(value) is int for value in (config.num_requests, config.input_tokens))
 
 
 def test_infinity_is_written_as_vllm_writes_it():
