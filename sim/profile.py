@@ -180,7 +180,9 @@ class Profile(Model):
     def all_reduce_s(self, gpus: int, message_bytes: ArrayLike) -> Float:
         """All-reduce inside a CUDA graph as the engine dispatches it; see CommCurve for the rule."""
         if self.all_reduce is None:
-            raise ConfigError(f"profile {self.name}: no all-reduce curve, so hardware.tensor_parallel_size must be 1")
+            raise ConfigError(
+                f"profile {self.name}: no all-reduce curve, so hardware.tensor_parallel_size must be 1"
+            )
         if gpus not in self.all_reduce.time_s:
             known = ", ".join(map(str, sorted(self.all_reduce.time_s)))
             raise ConfigError(f"profile {self.name}: all-reduce measured for {known} GPUs, not for {gpus}")
