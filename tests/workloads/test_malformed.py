@@ -117,6 +117,14 @@ CASES = {
         without({**ROW, "delay": 5}, "timestamp") + "\n",
         ":1: 'delay' instead of timestamp: it counts from an answer; give timestamps in ms",
     ),
+    "stamp beyond the clock": (
+        f"{HEAD}{T0},374,44\n9999-12-31 23:59:59,374,44\n",
+        ':3: TIMESTAMP is "9999-12-31 23:59:59"; a year from 1970 to 2200 is expected',
+    ),
+    "stamp before the clock": (
+        f"{HEAD}0001-01-01 00:00:00+14:00,374,44\n",
+        ':2: TIMESTAMP is "0001-01-01 00:00:00+14:00"; a year from 1970 to 2200 is expected',
+    ),
     "float length": (
         mooncake(output_length=5.0),
         ":2: output_length is 5.0; a whole number of tokens is expected",
@@ -154,7 +162,19 @@ CASES = {
         json.dumps({**CHAT, "chat_id": None}),
         ":1: chat_id is None; a number or text is expected (parent -1: a first turn)",
     ),
+    "chat of itself": (
+        json.dumps({**CHAT, "parent_chat_id": 1}),
+        ":1: parent_chat_id makes a chat its own parent: 1 <- 1",
+    ),
+    "chats in a ring": (
+        "\n".join(json.dumps({**CHAT, "chat_id": i, "parent_chat_id": i % 3 + 1}) for i in (1, 2, 3)),
+        ":1: parent_chat_id makes a chat its own parent: 1 <- 2 <- 3 <- 1",
+    ),
     # BurstGPT, Vidur
+    "burst total": (
+        BURST + "1,5,5,10\n2,5,5,11\n",
+        ':3: Total tokens is "11"; request + response are 10; which of them is wrong?',
+    ),
     "burst failure": (
         BURST + "1,5,0,5\n2,5,5,10\n",
         ":2: a failed request (Response tokens is 0), the first of 1 in 2; --drop-failed",

@@ -19,6 +19,7 @@ _STAMP = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}):([0-5][0-9])"
     r"(?:\.([0-9]+))?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
+_YEARS = range(1970, 2201)  # of stamps; nanoseconds since 1970 fit in int64 until 2262
 _EXPECTED = "a stamp as 2023-11-16 18:15:46.6805900 is expected, with or without an offset as +00:00"
 
 
@@ -62,6 +63,8 @@ def _stamps_ns(table: Table) -> Int64:
 
 def _epoch_s(table: Table, row: int, key: tuple[str, str, str | None]) -> int:
     day, minute, zone = key
+    if int(day[:4]) not in _YEARS:
+        table.fail(row, "TIMESTAMP", f"a year from {_YEARS[0]} to {_YEARS[-1]} is expected")
     try:
         moment = datetime.fromisoformat(f"{day} {minute}:00{zone or '+00:00'}")
     except ValueError:

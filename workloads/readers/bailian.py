@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
 def _sessions(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> Int64:
     """Return the session of each row: that of its parent; a parent before the file began is a session too."""
     session: dict[Hashable, Hashable] = {}
+    parents: dict[Hashable, Hashable] = {}
     names: list[Hashable] = []
     for line, row in rows:
         chat, parent = row.get("chat_id"), row.get("parent_chat_id", _NO_PARENT)
@@ -52,7 +53,25 @@ def _sessions(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> Int64:
                 raise TraceFormatError(path, line, message)
         if chat in session:
             raise TraceFormatError(path, line, f"chat_id {shown(chat)} appears a second time")
+        parents[chat] = parent
         root = chat if parent == _NO_PARENT else session.get(parent, parent)
         session[chat] = root
         names.append(root)
+    _check_cycles(path, parents, [line for line, _ in rows])
     return session_codes(names)
+
+
+def _check_cycles(path: Path, parents: Mapping[Hashable, Hashable], lines: Sequence[int]) -> None:
+    """Reject a chat that comes before itself; `parents` are in the order of the lines."""
+    cleared: set[Hashable] = set()
+    for line, first in zip(lines, parents, strict=True):
+        trail: dict[Hashable, None] = {}
+        chat = first
+        while chat in parents and chat not in cleared and chat not in trail:
+            trail[chat] = None
+            chat = parents[chat]
+        if chat in trail:
+            steps = [*list(trail)[list(trail).index(chat) :], chat]
+            chain = " <- ".join(shown(step) for step in steps[:4]) + (" <- ..." if len(steps) > 4 else "")
+            raise TraceFormatError(path, line, f"parent_chat_id makes a chat its own parent: {chain}")
+        cleared.update(trail)

@@ -20,6 +20,7 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
     """
     table = read_table(path, "a BurstGPT trace", NAMES)
     inputs, output = table.whole(NAMES[1]), table.whole(NAMES[2])
+    _check_totals(table, inputs + output)
     return Draft(
         path=path,
         lines=table.lines,
@@ -29,7 +30,6 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
         failed=output == 0,
         names=NAMES,
         session=_sessions(table),
-        warnings=_check_totals(table, inputs + output),
     ).finish(drop_failed=drop_failed)
 
 
@@ -40,8 +40,12 @@ def _sessions(table: Table) -> Int64 | None:
     return session_codes([cell if cell and cell.lower() != "nan" else None for cell in table.columns[name]])
 
 
-def _check_totals(table: Table, sums: Int64) -> list[str]:
-    if "Total tokens" not in table.header:
-        return []
-    wrong = int(np.count_nonzero(table.whole("Total tokens") != sums))
-    return [f"Total tokens is not request + response in {wrong} rows; it is not used"] if wrong else []
+def _check_totals(table: Table, sums: Int64) -> None:
+    name = "Total tokens"
+    if name not in table.header:
+        return
+    wrong = np.flatnonzero(table.whole(name) != sums)
+    if wrong.size:
+        row = int(wrong[0])
+        others = f", in {wrong.size} rows in all" if wrong.size > 1 else ""
+        table.fail(row, name, f"request + response are {sums[row]}; which of them is wrong{others}?")
