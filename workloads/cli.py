@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from workloads import show
 from workloads.build import build_workload
 from workloads.config import parse_workload
-from workloads.errors import ConfigError
+from workloads.errors import ConfigError, InputError
 from workloads.expand import expand_hashes
 from workloads.model import SHIPPED, load_model
 from workloads.options import workload_section
@@ -182,6 +182,10 @@ def fit(
     from workloads.model_fit import fit_model  # noqa: PLC0415 - as above
 
     trace = read_trace(file, format=format, drop_failed=drop_failed)
+    if len(trace) < fits.LEAST:
+        raise InputError(
+            f"{file}: {len(trace)} requests are too few to fit; at least {fits.LEAST} are needed"
+        )
     document: dict[str, Any] = {"file": str(file), "requests": len(trace)}
     samples = {"input_tokens": trace.input_tokens, "output_tokens": trace.output_tokens}
     for what, values in samples.items():
@@ -189,6 +193,11 @@ def fit(
         document[what] = [asdict(one) for one in fits.fit_lengths(values)] if varies else None
     gaps_s = np.diff(trace.arrival_ns) / NS_PER_S
     document["gaps_s"] = [asdict(one) for one in fits.fit_gaps(gaps_s)] if np.ptp(gaps_s) > 0 else None
+    if not any(document[what] for what in (*samples, "gaps_s")):
+        raise InputError(
+            f"{file}: input_tokens, output_tokens and gaps are the same in all {len(trace)} requests; "
+            "a fit needs values that differ"
+        )
     document["note"] = fits.note(len(trace))
     document["model"] = None if out is None else str(out)
     if out is not None:
@@ -200,8 +209,8 @@ def fit(
 
 
 def _write(trace: Trace, target: Path, name: str, about: dict[str, Any], output: Output) -> None:
+    figures = summarise(trace)  # before the file is there: who interrupts finds none
     lost = write_trace(trace, target, name, force=output.force, allow_loss=output.allow_loss)
-    figures = summarise(trace)
     keys = ("requests", "failed", "input_tokens", "output_tokens", "duration_s", "request_rate", "warnings")
     document = {**about, "out": str(target), "to": name, "lost": lost, **{key: figures[key] for key in keys}}
     _print(document, output.as_json, show.written)

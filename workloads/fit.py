@@ -27,7 +27,7 @@ NOTE = (
 )
 
 _FREE = {"lognormal": 2, "truncated_lognormal": 2, "exponential": 1, "gamma": 2, "weibull": 2}
-_LEAST = 20
+LEAST = 20
 _TINY = 1e-300
 
 
@@ -81,8 +81,8 @@ def note(size: int) -> str:
 
 
 def _check(sample: Float64) -> None:
-    if sample.size < _LEAST:
-        raise InputError(f"fit: {sample.size} values are too few; at least {_LEAST} are needed")
+    if sample.size < LEAST:
+        raise InputError(f"fit: {sample.size} values are too few; at least {LEAST} are needed")
     if sample[0] == sample[-1]:
         raise InputError(f"fit: all {sample.size} values are {sample[0]:g}; there is no spread to fit")
 

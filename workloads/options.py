@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from workloads.errors import ConfigError
+from workloads.yaml_values import parse_yaml
 
 
 def workload_section(
@@ -29,10 +28,10 @@ def workload_section(
 
 def _section_of(file: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document = parse_yaml(file.read_text(encoding="utf-8"), str(file), lines=True)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not YAML: {' '.join(str(error).split())[:120]}") from None
     section = document.get("workload", document) if isinstance(document, dict) else document
     if not isinstance(section, dict):
@@ -42,8 +41,8 @@ def _section_of(file: Path) -> dict[str, Any]:
 
 def _value(where: str, text: str) -> Any:  # noqa: ANN401 - YAML has no type
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text, where)
+    except ConfigError:
         raise ConfigError(f"{where}: {text!r} is not YAML; quote it, as '{{uniform: [1, 9]}}'") from None
 
 

@@ -12,7 +12,8 @@ _SIGNIFICANT = 5
 
 def figures(document: dict[str, Any]) -> None:
     """Print the summary of a trace."""
-    table = _table(str(document["file"]), "figure", "value")
+    print(document["file"])
+    table = _table(None, "figure", "value")
     nested = {"quantiles", "warnings", "file", "tenants", "prefix"}
     for name, value in document.items():
         if name not in nested:
@@ -23,9 +24,9 @@ def figures(document: dict[str, Any]) -> None:
         for name, value in document["tenants"].items():
             table.add_row(f"tenant {name}", _number(value))
     quantiles = {name: row for name, row in document["quantiles"].items() if row is not None}
-    lengths = _table("distributions", "of", *next(iter(quantiles.values())))
-    for name, row in quantiles.items():
-        lengths.add_row(name, *map(_number, row.values()))
+    lengths = _table("distributions", "figure", *quantiles)
+    for name in next(iter(quantiles.values())):
+        lengths.add_row(name, *(_number(row[name]) for row in quantiles.values()))
     _out(table, lengths)
 
 
@@ -56,12 +57,12 @@ def fits(document: dict[str, Any]) -> None:
         print(f"model written to {document['model']}")
 
 
-def _table(title: str, *columns: str) -> Any:  # noqa: ANN401 - rich is imported only when people read
+def _table(title: str | None, *columns: str) -> Any:  # noqa: ANN401 - rich is imported only when people read
     from rich.table import Table  # noqa: PLC0415 - as above
 
     table = Table(title=title, title_justify="left")
     for at, column in enumerate(columns):
-        table.add_column(column, justify="left" if at == 0 else "right", no_wrap=at == 0)
+        table.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
     return table
 
 

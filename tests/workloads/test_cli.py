@@ -7,6 +7,7 @@ import pytest
 
 from workloads.cli import app
 from workloads.errors import InputError
+from workloads.model import SHIPPED
 from workloads.readers import read_trace
 
 VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,5,6\n2.0,7,8\n4.0,9,10\n"
@@ -203,7 +204,7 @@ def test_what_generate_refuses(run, put, tmp_path):
             f"{tmp_path / 'no.yaml'}: cannot be read: No such file or directory",
         ),
         (("--workload", put("l.yaml", "[1]")), f"{tmp_path / 'l.yaml'}: no workload section; a mapping with"),
-        (("--workload", put("b.yaml", "a: [")), f"{tmp_path / 'b.yaml'}: not YAML: "),
+        (("--workload", put("b.yaml", "a: [")), f"{tmp_path / 'b.yaml'}:1: not YAML: "),
         (
             (*lengths, "--set", "max_concurrency=3", "--num-requests", "5"),
             "workload.max_concurrency: a trace file has no closed loop; give request_rate instead",
@@ -238,3 +239,45 @@ def test_fit_of_what_does_not_vary(run, put):
     assert done["input_tokens"] is None
     assert done["gaps_s"] is None
     assert done["output_tokens"]
+
+
+def test_fit_of_nothing_that_varies_is_refused(run, put):
+    head = "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+    assert refused(run, "fit", put("three.csv", head + "1,5,5\n" * 3)).endswith(
+        "three.csv: 3 requests are too few to fit; at least 20 are needed"
+    )
+    assert refused(run, "fit", put("same.csv", head + "1,5,5\n" * 30)).endswith(
+        "same.csv: input_tokens, output_tokens and gaps are the same in all 30 requests; "
+        "a fit needs values that differ"
+    )
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_figures_are_shown_whole(run, name):
+    text = run("info", name)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_options_are_numbers_as_in_a_scenario(run, tmp_path):
+    options = (
+        "--input-tokens",
+        "1e2",
+        "--output-tokens",
+        "5",
+        "--request-rate",
+        "1e3",
+        "--num-requests",
+        "1e1",
+    )
+    assert run("generate", tmp_path / "a.parquet", *options, "--json")["input_tokens"] == 1000
+
+
+def test_who_interrupts_the_figures_finds_no_file(run, tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("workloads.cli.summarise", interrupted)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):  # cyclopts exits with 130
+        run("generate", tmp_path / "a.parquet", "--trace", "azure-code", "--num-requests", "20")
+    assert list(tmp_path.iterdir()) == []
