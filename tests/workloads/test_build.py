@@ -205,7 +205,7 @@ def test_no_seconds_where_there_is_no_time():
         ),
         (
             {"request_rate": 1.0, "num_requests": 10, "sessions": {"system_prompt_tokens": 10**9}},
-            "workload.sessions: 64 prompts have 4000000, more than 200000000; give fewer",
+            "workload.sessions: 64 prompts have 4000000736 prefix blocks, more than 200000000; give fewer",
         ),
     ],
 )
@@ -218,7 +218,7 @@ def test_too_much_is_refused_before_it_is_drawn(section, message):
 @pytest.mark.parametrize("name", ["azure-code", "azure-conv"])
 def test_a_model_at_a_rate_of_almost_nothing(name):
     with pytest.raises(
-        ConfigError, match="workload.request_rate: the last of 50 requests would arrive after"
+        ConfigError, match=r"workload\.request_rate: the last of 50 requests would arrive after"
     ):
         build(trace=name, request_rate=1e-9, num_requests=50)
     assert len(build(trace=name, request_rate=1e-6, duration_s=2e8).trace) > 50
