@@ -23,10 +23,11 @@ from sim.studies.search import fewest, greatest
 from sim.studies.slo import Slo, resolve_slos
 
 MOST_REPLICAS = 1024
-RATE_RATIO = 1.01  # the greatest rate is found to within 1%
+RATE_RATIO = 1.01
 _LIGHTEST = 0.01  # of the saturation rate: a load at which requests hardly meet
 _P99_REQUESTS = 1000
 _THIN_MARGIN = 0.05
+_WIDE = 1.05  # from here on a range of rates that the runs do not settle is worth a word
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,14 @@ def plan(
     overrides: Sequence[str] = (),
     seed: int | None = None,
     replications: int = MOST_REPLICATIONS,
+    rate_ratio: float = RATE_RATIO,
     build: Callable[[Scenario], Service] = build_service,
     on_run: Callable[[str], None] | None = None,
 ) -> Plan:
     """Search both answers. `slo` are limits as `p99_ttft_ms=1000`; by default the scenario's own, for the P99.
 
-    At most `replications` runs near the edge; `build` makes the service; `on_run` is called after each run.
+    At most `replications` runs near the edge; the greatest rate is found to within `rate_ratio`; `build` makes
+    the service; `on_run` is called after each run.
     """
     if replications < 1:
         raise ConfigError(f"--replications {replications}: give at least 1")
@@ -96,7 +99,7 @@ def plan(
             lambda value: points.at(value, here).met,
             STABLE * saturation,
             floor=_LIGHTEST * saturation,
-            ratio=RATE_RATIO,
+            ratio=rate_ratio,
         )
     else:
         points.at(rate, here)  # what the others would see
@@ -180,6 +183,20 @@ def _close_call(result: Plan, points: OperatingPoints) -> list[str]:
     return []
 
 
+def _unsettled(result: Plan) -> list[str]:
+    """Say between which rates the runs do not settle whether the limits are met, where that is a wide range."""
+    here = [point for point in result.curve if point.replicas == result.scenario_replicas and point.sure]
+    low = max((point.request_rate for point in here if point.met), default=0.0)
+    high = min((point.request_rate for point in here if not point.met), default=math.inf)
+    unsure = [p for p in result.curve if p.replicas == result.scenario_replicas and not p.sure]
+    if not unsure or not result.max_request_rate or high <= low * _WIDE:
+        return []
+    span = [point.request_rate for point in unsure]
+    ends = f"from {min(span):.4g} to {max(span):.4g} requests/s"
+    text = f"{ends} {result.replications} runs a rate do not settle whether the limits are met; their mean decided"
+    return [f"{text} (more requests or --replications would narrow that)"]
+
+
 def count_replicas(count: int | None) -> str:
     """`1 replica`, `2 replicas`."""
     return f"{count} replica{'' if count == 1 else 's'}"
@@ -208,7 +225,7 @@ def _with_warnings(result: Plan, points: OperatingPoints) -> Plan:
         found.append(
             f"{count_replicas(result.replicas)} leave only {planned:.1%} to saturation at the planned rate"
         )
-    found += _close_call(result, points)
+    found += [*_close_call(result, points), *_unsettled(result)]
     if not points.random:
         found.append("the workload has no randomness: every point is one run, and other days may differ")
     if points.refusal is None and (

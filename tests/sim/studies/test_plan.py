@@ -203,6 +203,14 @@ class TestWarnings:
         found = plan(md1(), ["p99_ttft_ms=30"], replications=2, build=one_server)
         assert not any("few for" in warning for warning in found.warnings)
 
+    def test_a_wide_range_that_the_runs_do_not_settle(self):
+        given = md1(workload={"num_requests": 300, "burstiness": 0.1})
+        found = plan(given, ["p99_ttft_ms=150"], replications=2, build=one_server)
+        unsure = [point.request_rate for point in found.curve if not point.sure and point.replicas == 1]
+        assert max(unsure) > 1.05 * min(unsure)
+        ends = f"from {min(unsure):.4g} to {max(unsure):.4g} requests/s"
+        assert any(warning.startswith(ends) for warning in found.warnings)
+
 
 class TestRefused:
     """Inputs are uniform from 20 to 200 tokens and outputs from 4 to 30, so that few are longer than 220 in all."""
