@@ -27,7 +27,6 @@ def plan(
 ) -> int:
     """Find the greatest request rate within the SLOs, and the fewest replicas for the scenario's rate.
 
-    A refused request counts as one of infinite latency: a P99 forgives 1% of them, a P90 10%, a mean 1%.
     Exit code 1: the SLOs cannot be met.
 
     Parameters
@@ -36,7 +35,8 @@ def plan(
         Scenario file (YAML) with an open stream of requests.
     slo
         A limit as METRIC=MS (p99_ttft_ms=1000, mean_tpot_ms=40, ...); may be repeated. By default those of the
-        scenario, for the P99.
+        scenario, for the P99. A refused request counts as one of infinite latency: a P99 forgives 1% of them, a P90
+        10%, a mean 1%.
     replications
         Most runs of a point near the edge.
 
