@@ -101,7 +101,7 @@ def validate(name: str, /, *, kernels: Kernels, system: System = None, as_json: 
     Beside it stands the yardstick, a roofline of three fitted parameters for the whole table.
     """
     from calibration.collection import read_collection, systems_in  # noqa: PLC0415
-    from calibration.holdout import missing_tables, residuals  # noqa: PLC0415
+    from calibration.holdout import missing_rows, missing_tables, residuals  # noqa: PLC0415
 
     found = load_profile(name)
     known = systems_in(kernels)
@@ -109,6 +109,8 @@ def validate(name: str, /, *, kernels: Kernels, system: System = None, as_json: 
     rows = read_collection(kernels, system or next(iter(own), None))
     for missing in missing_tables(rows, found):
         _say(f"{kernels}: no {missing}.parquet, so that term is not judged")
+    for missing in missing_rows(rows, found):
+        _say(f"{kernels}: no rows of {missing}, so that term is not judged")
     judged = residuals(rows, found, _say)
     if as_json:
         _print_json({"profile": found.name, "residuals": [one.model_dump() for one in judged]})

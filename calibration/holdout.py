@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from calibration.fit_small import fit_all_reduce
 from calibration.predict import predict_all_reduce, predict_decode, predict_gemm, predict_prefill
 from calibration.roofline import Work, decode_work, fit_roofline, gemm_work, moe_work, prefill_work
 from calibration.tables import Table
-from sim.curves.term import Float
+from sim.curves.term import Curve, Float
 from sim.profile import Profile, Residual
 
 FOLDS = 3
@@ -38,6 +38,27 @@ def missing_tables(rows: Collection, profile: Profile) -> list[str]:
     return [name for name, fitted in optional.items() if fitted and name not in rows.tables]
 
 
+def missing_rows(rows: Collection, profile: Profile) -> list[str]:
+    """Name the dtypes of the profile's terms that a table there is has no rows of."""
+    found: dict[str, tuple[Mapping[str, Curve], str]] = {
+        "gemm": (profile.gemm, "dtype"),
+        "attention_prefill": (profile.prefill_attention, "kv_dtype"),
+        "attention_decode": (profile.decode_attention, "kv_dtype"),
+        "moe": (profile.moe, "dtype"),
+    }
+    return [
+        f"{dtype} in {name}.parquet"
+        for name, (curves, column) in found.items()
+        if name in rows.tables
+        for dtype in curves
+        if not _has(rows, name, column, dtype)
+    ]
+
+
+def _has(rows: Collection, table: str, column: str, dtype: str) -> bool:
+    return bool((rows.tables[table][column] == dtype).any())
+
+
 def residuals(rows: Collection, profile: Profile, log: Log = quiet) -> list[Residual]:
     """Judge every term of `profile` that `rows` has a table for; the profile was fitted on all of them."""
     out = []
@@ -56,7 +77,10 @@ def _all_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
 
 def _gemm(rows: Collection, profile: Profile) -> Iterator[Residual]:
     device = rows.device
-    for dtype in (name for name in GEMM_DTYPES if name in profile.gemm):
+    known = [name for name in GEMM_DTYPES if name in profile.gemm and _has(rows, "gemm", "dtype", name)]
+    for dtype in known:
+        if dtype == "fp8_block" and "fp8" not in known:
+            continue  # it leans on fp8
         together = ("fp8", dtype) if dtype == "fp8_block" else (dtype,)
         table = rows.tables["gemm"].where(np.isin(rows.tables["gemm"]["dtype"], together))
         mine = table["dtype"] == dtype
@@ -81,6 +105,8 @@ def _gemm(rows: Collection, profile: Profile) -> Iterator[Residual]:
 def _attention(rows: Collection, profile: Profile) -> Iterator[Residual]:
     device = rows.device
     for kv_dtype, prefill in profile.prefill_attention.items():
+        if not _has(rows, "attention_prefill", "kv_dtype", kv_dtype):
+            continue
         table = rows.tables["attention_prefill"].only(kv_dtype=kv_dtype)
 
         def fit(part: Table, kv_dtype: str = kv_dtype) -> Callable[[Table], Float]:
@@ -91,6 +117,8 @@ def _attention(rows: Collection, profile: Profile) -> Iterator[Residual]:
         work = prefill_work(table, prefill.kv_bytes)
         yield _judge(f"prefill_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit, work, spikes)
     for kv_dtype, decode in profile.decode_attention.items():
+        if not _has(rows, "attention_decode", "kv_dtype", kv_dtype):
+            continue
         table = rows.tables["attention_decode"].only(kv_dtype=kv_dtype)
 
         def fit_d(part: Table, kv_dtype: str = kv_dtype) -> Callable[[Table], Float]:
@@ -116,7 +144,11 @@ def _moe(rows: Collection, profile: Profile) -> Iterator[Residual]:
     if "moe" not in rows.tables:
         return
     for dtype, curve in profile.moe.items():
+        if not _has(rows, "moe", "dtype", dtype):
+            continue
         table = rows.tables["moe"].only(dtype=dtype)
+        if curve.distributions:  # of the profile; tables of another system may have more
+            table = table.where(np.isin(table["distribution"], curve.distributions))
 
         def fit(part: Table, dtype: str = dtype) -> Callable[[Table], Float]:
             found = fit_moe(part, dtype, device)

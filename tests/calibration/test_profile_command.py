@@ -129,7 +129,13 @@ def test_validate_judges_the_tables_that_are_there_and_names_the_others(kernels,
     moe = load_profile("h100_sxm").moe
     reduce = load_profile("h100_sxm").all_reduce
     run("fit", "--kernels", kernels, "--system", "h100_sxm", "--out", path)
-    path.write_text(load_profile(path).model_copy(update={"moe": moe, "all_reduce": reduce}).to_json())
+    own = load_profile(path)
+    update = {
+        "moe": moe,
+        "all_reduce": reduce,
+        "gemm": own.gemm | {"fp8": load_profile("h100_sxm").gemm["fp8"]},
+    }
+    path.write_text(own.model_copy(update=update).to_json())
     capsys.readouterr()
     run("validate", path, "--kernels", kernels, "--json")
     found, said = document(capsys)
@@ -141,6 +147,7 @@ def test_validate_judges_the_tables_that_are_there_and_names_the_others(kernels,
     lines = said.splitlines()
     assert "no moe.parquet" in lines[0]
     assert "no allreduce.parquet" in lines[1]
+    assert "no rows of fp8 in gemm.parquet" in lines[2]
 
 
 def test_import_reads_the_package_by_definition(fitted, tmp_path, capsys):
