@@ -98,7 +98,7 @@ def print_plan(result: Plan) -> None:
     if result.replicas is not None and result.planned_stability_margin is not None:
         out.print(
             f"[bold]fewest replicas[/] for {result.request_rate:.4g} requests/s: [bold]{result.replicas}[/] "
-            f"({result.gpus} GPUs, {result.cost_per_hour:.2f} an hour), {result.planned_stability_margin:.0%} below "
+            f"({result.gpus} GPU{"" if result.gpus == 1 else "s"}, {result.cost_per_hour:.2f} an hour), {result.planned_stability_margin:.0%} below "
             "saturation"
         )
     out.print(f"what binds: {escape(result.explanation)}")
