@@ -96,10 +96,10 @@ def print_plan(result: Plan) -> None:
             f"[bold]{result.max_request_rate:.4g} requests/s[/], {result.stability_margin:.0%} below saturation"
         )
     if result.replicas is not None and result.planned_stability_margin is not None:
+        gpus = "1 GPU" if result.gpus == 1 else f"{result.gpus} GPUs"
         out.print(
             f"[bold]fewest replicas[/] for {result.request_rate:.4g} requests/s: [bold]{result.replicas}[/] "
-            f"({result.gpus} GPU{"" if result.gpus == 1 else "s"}, {result.cost_per_hour:.2f} an hour), {result.planned_stability_margin:.0%} below "
-            "saturation"
+            f"({gpus}, {result.cost_per_hour:.2f} an hour), {result.planned_stability_margin:.0%} below saturation"
         )
     out.print(f"what binds: {escape(result.explanation)}")
     for warning in result.warnings:
