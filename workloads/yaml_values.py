@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from workloads.errors import ConfigError
 
 _INT = re.compile(r"^[-+]?[0-9]+$")
-_FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$")
+_FLOAT = re.compile(
+    r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+)
 _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 _NULL = re.compile(r"^(~|null|Null|NULL|)$")
 
@@ -18,7 +20,7 @@ _NULL = re.compile(r"^(~|null|Null|NULL|)$")
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the core schema of YAML 1.2."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
 
 for _tag, _pattern, _first in (
@@ -39,7 +41,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
         if isinstance(key, str | int | float | bool) and key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands there twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{key!r} stands there twice", key_node.start_mark
+            )
         if isinstance(key, str | int | float | bool):
             seen.add(key)
     return loader.construct_mapping(node, deep=True)

@@ -160,7 +160,7 @@ def test_plan_prints_and_writes(file, tmp_path, capsys):
     assert run_command(arguments) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "greatest rate on 1 replica:" in text
-    assert "fewest replicas for 30 requests/s: 1 (1 GPUs" in text
+    assert "fewest replicas for 30 requests/s: 1 (1 GPU" in text
 
 
 def test_plan_says_no_with_its_exit_code_and_still_answers(file, tmp_path, capsys):
