@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -20,7 +20,7 @@ _NULL = re.compile(r"^(~|null|Null|NULL|)$")
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the core schema of YAML 1.2."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  as in the base class
 
 
 for _tag, _pattern, _first in (

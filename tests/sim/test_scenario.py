@@ -67,11 +67,11 @@ BAD_FIELDS = [
     ("seed=-1", "seed", "greater than or equal to 0"),
     ("sed=1", "sed", "did you mean seed?"),
     ("workload.request_rate=0", "workload.request_rate", "greater than 0"),
-    ("workload.request_rate=null", "workload", "request_rate"),
+    ("workload.request_rate=null", "workload.request_rate", "missing"),
     ("workload.input_tokens=0", "workload.input_tokens", "token"),
     ("workload.output_tokens={uniform: [9, 3]}", "workload.output_tokens.uniform", "low 9 is above high 3"),
     ("workload.num_requests=0", "workload.num_requests", "greater than or equal to 1"),
-    ("workload.max_concurrency=4", "workload", "request_rate"),
+    ("workload.max_concurrency=4", "workload.max_concurrency", "request_rate"),
     ("workload=null", "workload", ""),
 ]
 
