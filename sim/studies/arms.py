@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sim.errors import ConfigError
 from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
+from workloads.yaml_values import parse_yaml
 
 _FIXED = {
     "seed": "replications vary it by themselves (--replications)",
@@ -64,10 +63,7 @@ def parse_vary(option: str) -> Vary:
     for value in texts:
         if not value:
             raise ConfigError(f"--vary {option}: an empty value; write null for none")
-        try:
-            values.append(yaml.safe_load(value))
-        except yaml.YAMLError:
-            raise ConfigError(f"--vary {option}: {value!r} is not a YAML value") from None
+        values.append(parse_yaml(value, f"--vary {option}"))
     return Vary(path, tuple(texts), tuple(values))
 
 

@@ -6,11 +6,11 @@ import difflib
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from sim.kv.eviction import AnyEviction
 from workloads.errors import ConfigError
+from workloads.yaml_values import parse_yaml
 
 TAIL_FIRST = "_tail_first"
 """After a policy's name: prompts are released from their tail to their head."""
@@ -40,12 +40,7 @@ class NamedEviction:
 
 def parse_eviction(text: str) -> NamedEviction:
     """Read `lru`, `lru_tail_first` or `{name: ttl, ttl_s: 60}`; raises ConfigError with one line."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(
-            f"eviction: {text!r} is not YAML; write a name, or '{{name: ttl, ttl_s: 60}}'"
-        ) from None
+    value = parse_yaml(text, f"eviction {text!r}")
     raw = value if isinstance(value, dict) else {"name": value}
     name = raw.get("name")
     if not isinstance(name, str):

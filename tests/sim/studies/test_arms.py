@@ -77,7 +77,7 @@ def test_overrides_come_before_what_varies():
         (["engine.max_num_seqs=64"], "one value; give at least two"),
         (["engine.max_num_seqs=64,"], "an empty value"),
         (["engine.max_num_seqs={a: 1,2"], "one value"),
-        (["engine.max_num_seqs=64,[1"], "is not a YAML value"),
+        (["engine.max_num_seqs=64,[1"], "not YAML"),
         (["engine.max_num_sqs=64,128"], "did you mean max_num_seqs?"),
         (["engine.max_num_seqs=64,many"], "engine.max_num_seqs"),
         (["policies.batcher=chunked,chunkd"], "did you mean chunked?"),
