@@ -38,8 +38,14 @@ def steps(directory: Path, *, json: Annotated[bool, Parameter(negative="")] = Fa
         )
         for name, count in comparison.matching_by_field.items():
             print(f"  {name:<22} {count}")
-        if comparison.cached_tokens is not None:
-            print(f"cached tokens: {comparison.cached_tokens}")
+        cached = comparison.cached_tokens
+        if cached is not None:
+            print(
+                f"cached prompt tokens: engine {cached.engine}, here {cached.servetwin}, "
+                f"equal for {cached.requests_equal} of {cached.requests} requests"
+            )
+            if cached.servetwin < cached.engine:
+                print("  (what prompts share is known from the columns sys_id and parent alone)")
         if comparison.first_mismatch is not None:
             print(f"first mismatch: {comparison.first_mismatch}")
     return 0 if comparison.exact else 1

@@ -98,6 +98,11 @@ def _print_arms(result: Comparison, out: Console, what: str, labels: Sequence[st
             table.add_row(_titled(name), *cells, style="bold" if name == result.metric else "")
         table.add_row("gpus", *(str(arm.gpus) for arm in result.arms))
         table.add_row("preemptions", *(str(arm.preemptions) for arm in result.arms))
+        if any(arm.prefix_hit_rate is not None for arm in result.arms):
+            rates = (
+                "-" if arm.prefix_hit_rate is None else f"{arm.prefix_hit_rate:.1%}" for arm in result.arms
+            )
+            table.add_row("prefix hit rate", *rates)
     else:
         few = [result.metric, *(name for name in shown if name.endswith("_ms") and name != result.metric)]
         heads = [name.removesuffix("_ms") for name in few]

@@ -16,6 +16,7 @@ from sim.errors import ConfigError
 from sim.run_directory import check_replaceable, json_text
 from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
+from workloads.model import SHIPPED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ class ScenarioOptions:
     set: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = ()
     """Override a field, as PATH=VALUE (engine.max_num_seqs=64); may be repeated."""
     trace: Annotated[Path | None, Parameter()] = None
-    """Trace file to replay instead of the scenario's workload source."""
+    """Trace file, or shipped model of one, to replay instead of the scenario's workload source."""
     seed: Annotated[int | None, Parameter()] = None
     """Seed instead of the scenario's."""
     out: Annotated[Path | None, Parameter()] = None
@@ -44,8 +45,10 @@ class ScenarioOptions:
         """All overrides as PATH=VALUE, the trace file included."""
         if self.trace is None:
             return list(self.set)
-        if not self.trace.exists():
-            raise ConfigError(f"--trace {self.trace}: no such file")
+        if not self.trace.exists() and str(self.trace) not in SHIPPED:
+            raise ConfigError(
+                f"--trace {self.trace}: no such file, and no shipped model ({', '.join(SHIPPED)})"
+            )
         clash = next((text for text in self.set if text.partition("=")[0].strip() in SOURCE_FIELDS), None)
         if clash is not None:
             raise ConfigError(

@@ -209,7 +209,8 @@ def _allocator(
     if eviction is None:
         allocator = CachedPagedAllocator(usable_blocks, size)
     else:
-        uses = [content for i in range(len(table)) for content in table.contents(i, size).tolist()]
+        passes = 2 if warm else 1  # an oracle must know the warming requests too
+        uses = passes * [content for i in range(len(table)) for content in table.contents(i, size).tolist()]
         allocator = EvictingPagedAllocator(usable_blocks, size, eviction.build(usable_blocks, uses))
     if warm:
         for index in range(len(table)):

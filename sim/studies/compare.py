@@ -38,7 +38,7 @@ Build = Callable[[Scenario], Service]
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm of a comparison. Counts are over all replications, warm-up included."""
+    """One arm of a comparison. Counts are over all replications, warm-up included; the hit rate is the first one's."""
 
     name: str
     directory: str
@@ -49,6 +49,7 @@ class Arm:
     requests: int
     completed: int
     preemptions: int
+    prefix_hit_rate: float | None
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,7 @@ def _arm(scenario: ArmScenario, estimates: Estimates, at: int, known: Sequence[s
         requests=sum(len(sample) for sample in seen),
         completed=sum(int(sample.completed.sum()) for sample in seen),
         preemptions=runs.preemptions[at],
+        prefix_hit_rate=runs.first[at].summary["sim"]["prefix_hit_rate"],
     )
 
 

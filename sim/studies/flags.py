@@ -40,8 +40,8 @@ def engine_flags(scenario: Scenario, varied: Collection[str] = ()) -> EngineFlag
         value = getattr(engine, name)
         if name in _ALWAYS or value != getattr(default, name) or f"engine.{name}" in varied:
             words += _flag(name, value)
-    if not engine.enable_prefix_caching:
-        words.append("--no-enable-prefix-caching")  # the engine's default is on
+    words += _flag("enable_prefix_caching", engine.enable_prefix_caching)  # said either way: defaults differ
+    notes += _cache_notes(scenario)
     tensor_parallel_size = scenario.hardware.tensor_parallel_size
     if tensor_parallel_size > 1 or "hardware.tensor_parallel_size" in varied:
         words += _flag("tensor_parallel_size", tensor_parallel_size)
@@ -56,6 +56,22 @@ def engine_flags(scenario: Scenario, varied: Collection[str] = ()) -> EngineFlag
             f"{replicas} engines, each with these flags, behind a router that works by {scenario.policies.router.name}"
         )
     return EngineFlags(" ".join(words), tuple(notes))
+
+
+def _cache_notes(scenario: Scenario) -> list[str]:
+    notes = []
+    eviction = scenario.policies.eviction.name
+    if eviction == "belady":
+        notes.append(
+            "belady: an oracle that knows the requests to come; a bound for other policies, nothing to build"
+        )
+    elif eviction != "lru":
+        notes.append(
+            f"eviction {eviction}: the engine evicts by lru and has no flag for another; it would need building"
+        )
+    if scenario.engine.cache_at_start == "warm":
+        notes.append("cache_at_start warm: a state at the start of the run, not a setting")
+    return notes
 
 
 def _flag(name: str, value: Any) -> list[str]:  # noqa: ANN401  any field of the engine

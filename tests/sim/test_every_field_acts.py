@@ -178,5 +178,12 @@ def test_evictions_differ_on_a_small_cache():
     outcomes = {name: outcome(f"policies.eviction={name}", raw=raw) for name in POLICY_OPTIONS["eviction"]}
     assert len(set(outcomes.values())) >= 4
     assert outcomes["lru"] != outcomes["belady"]
+    hits = {}
+    for name in ("lru", "lfu", "belady"):
+        for start in ("cold", "warm"):
+            scenario = load_scenario(raw, [f"policies.eviction={name}", f"engine.cache_at_start={start}"])
+            hits[name, start] = simulate(scenario).summary["sim"]["prefix_hit_rate"]
+    for start in ("cold", "warm"):  # the oracle knows the warming requests too
+        assert hits["belady", start] > max(hits["lru", start], hits["lfu", start])
     short = outcome("policies.eviction={name: ttl, ttl_s: 0.2}", raw=raw)
     assert short != outcomes["ttl"]
