@@ -85,6 +85,7 @@ class CompiledCost:
         self._decodes: dict[int, _Decode] = {}
         self._mixed: _Mixed | None = None
         self._longest = 1  # context of a prompt priced so far
+        self._deepest = 0  # tokens computed before a chunk, likewise
         total(terms.layers(1))  # what the profile cannot price is refused here, not in the first step
 
     def decode_ns(self, num_seqs: int, context_tokens: int, window_context_tokens: int) -> int:
@@ -121,6 +122,7 @@ class CompiledCost:
             tokens += new
             price += mixed.grid.at(new, computed)
             self._longest = max(self._longest, new + computed)
+            self._deepest = max(self._deepest, computed)
         if num_seqs:
             row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
             price += row.attention.at(context_tokens)
@@ -165,7 +167,9 @@ class CompiledCost:
     @property
     def extrapolated(self) -> Mapping[str, str]:
         """Terms asked outside the range of their measurements so far, with the axis and range in words."""
-        return self._terms.extrapolated(self._max_tokens, max(self._decodes, default=1), self._longest)
+        return self._terms.extrapolated(
+            self._max_tokens, max(self._decodes, default=1), self._longest, self._deepest
+        )
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

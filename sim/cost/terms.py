@@ -229,8 +229,11 @@ class StepTerms:
         # A ring moves 2 (g - 1) / g of the message (Patarasu and Yuan, 2009); two all-reduces a layer.
         return hbm, 2 * model.num_layers * message * 2 * (self.tp - 1) / self.tp
 
-    def extrapolated(self, max_tokens: int, max_seqs: int, longest: int) -> dict[str, str]:
-        """Terms that such steps ask outside their measured range."""
+    def extrapolated(self, max_tokens: int, max_seqs: int, longest: int, deepest: int) -> dict[str, str]:
+        """Terms that such steps ask outside their measured range.
+
+        `longest` is the longest prompt's context, `deepest` the most tokens computed before a chunk.
+        """
         outside, layout = self.profile.outside, self.attention_layout[1:]
         names = ("heads", "kv_heads", "head_dim")
         heads = dict(zip(names, layout, strict=True))
@@ -239,7 +242,11 @@ class StepTerms:
         ]
         said += [
             outside(
-                "prefill_attention", kv_dtype=self.kv_dtype, **heads, new_tokens=min(longest, max_tokens)
+                "prefill_attention",
+                kv_dtype=self.kv_dtype,
+                **heads,
+                new_tokens=min(longest, max_tokens),
+                context_tokens=[0, deepest],
             ),
             outside("decode_attention", kv_dtype=self.decode_kv_dtype, **heads, num_seqs=max_seqs),
         ]
