@@ -66,7 +66,7 @@ def print_summary(result: Result) -> None:
     )
     if own["prefix_hit_rate"] is not None:
         out.print(f"prefix cache: {own['prefix_hit_rate']:.1%} of the prompt tokens found")
-    for term, message in own["extrapolated"].items():
-        out.print(f"[yellow]extrapolated[/] {term}: {message}")
+    for message in own["extrapolated"].values():
+        out.print(f"[yellow]extrapolated[/] {message}")
     for message in own["warnings"]:
         out.print(f"[yellow]note[/] {message}")

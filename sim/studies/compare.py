@@ -237,7 +237,7 @@ def _cautions(arms: Sequence[Arm], warmup: Warmup, runs: PairedRuns) -> list[str
         )
     for name, result in zip((arm.name for arm in arms), runs.first, strict=True):
         own = result.summary["sim"]
-        found += [f"{name}: extrapolated {term}: {message}" for term, message in own["extrapolated"].items()]
+        found += [f"{name}: extrapolated {message}" for message in own["extrapolated"].values()]
         known = runs.load.trace.warnings
         found += [f"{name}: {message}" for message in own["warnings"] if message not in known]
     return [*found, *runs.load.trace.warnings]

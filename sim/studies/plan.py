@@ -242,5 +242,5 @@ def _with_warnings(result: Plan, points: OperatingPoints) -> Plan:
             f"saturation is judged from {points.saturation.num_requests} requests, few for {points.max_num_seqs} "
             "sequences at once; it may be underestimated"
         )
-    found += [f"extrapolated {term}: {message}" for term, message in points.extrapolated.items()]
+    found += [f"extrapolated {message}" for message in points.extrapolated.values()]
     return Plan(**{**vars(result), "warnings": tuple(found)})
