@@ -18,7 +18,7 @@ from calibration.tables import Table
 from sim.curves.gemm import GemmCurve
 from sim.curves.heads import KV_BYTES
 from sim.curves.moe import MOE_WEIGHT_BYTES
-from sim.profile import Device, HostOverhead, Profile
+from sim.profile import Device, Profile
 
 C = TypeVar("C")
 GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4", "fp8_block")
@@ -83,8 +83,3 @@ def _each(
         log(f"{table} {dtype}: {len(part)} rows")
         curves[dtype] = fit(part, dtype, rows.device)
     return curves
-
-
-def set_host_overhead(profile: Profile, host: HostOverhead) -> Profile:
-    """Fill in the step overheads, fitted elsewhere on serving rows; the content hash changes with them."""
-    return profile.with_host(host)

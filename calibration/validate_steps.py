@@ -101,7 +101,6 @@ def _replay(run: StepLogRun, cached: dict[str, int]) -> Iterator[tuple[RecordedS
         allocator,
         table,
         max_model_len=run.max_model_len,
-        prefix_caching=run.prefix_caching,
     )
     sent = 0
     for step in run.steps:

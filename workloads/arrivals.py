@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +21,6 @@ Float64 = NDArray[np.float64]
 
 _CHUNK = 4096
 _TINY = 1e-300
-
-
-class ArrivalProcess(Protocol):
-    """Gives arrival times in ns, the first `count` or all before a time."""
-
-    def first(self, rng: np.random.Generator, count: int) -> Int64:
-        """Return the first `count` arrivals."""
-
-    def until(self, rng: np.random.Generator, duration_ns: int) -> Int64:
-        """Return all arrivals before `duration_ns`."""
 
 
 def rounded(values: Float64) -> Int64:

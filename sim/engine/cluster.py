@@ -175,7 +175,6 @@ def run_cluster(
             table,
             max_model_len=max_model_len,
             sliding_window=cost.sliding_window,
-            prefix_caching=prefix_caching,
         )
         cluster.add(Replica(env, index, core, cost, cluster.finished, fast_forward=fast_forward))
     Client(env, table, cluster, max_concurrency)

@@ -35,14 +35,13 @@ class EngineCore:
         *,
         max_model_len: int,
         sliding_window: int | None = None,
-        prefix_caching: bool = False,
     ) -> None:
         self.limits = limits
         self.batcher = batcher
         self.allocator = allocator
         self.table = table
         self.max_model_len = max_model_len
-        self.prefix_caching = prefix_caching
+        self._head: tuple[int, Contents] | None = None  # contents of the request last looked at in the queue
         self.prefix_queries = 0  # tokens looked up in the prefix cache, and found, at admissions
         self.prefix_hits = 0
         self.running: dict[Sequence, None] = {}  # in the order of admission
@@ -282,7 +281,7 @@ class EngineCore:
             if not allocator.can_hold(tokens, prefix):
                 return True
             seq = self._next_of_queue(now_ns, contents)
-            if self.prefix_caching:
+            if allocator.finds_prefixes:
                 self._share(seq, prefix, cached)
             new_tokens = min(tokens - cached, left)
             allocator.extend(seq.kv, cached + new_tokens)
@@ -293,10 +292,12 @@ class EngineCore:
         return False
 
     def _contents_of_head(self) -> Contents | None:
-        if not self.prefix_caching:
+        if not self.allocator.finds_prefixes:
             return None
         index = self.resumed[0].index if self.resumed else self.arrived[0]
-        return self.table.contents(index, self.allocator.block_size)
+        if self._head is None or self._head[0] != index:  # a head that waits is asked for again and again
+            self._head = index, self.table.contents(index, self.allocator.block_size)
+        return self._head[1]
 
     def _share(self, seq: Sequence, prefix: Contents, cached: int) -> None:
         self.allocator.share(seq.kv, prefix)

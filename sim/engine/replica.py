@@ -39,7 +39,6 @@ class Replica:
         self.index = index
         self.core = core
         self.log = StepLog()
-        self.decisions = 0
         self._cost = cost
         self._on_finished = on_finished
         self._fast_forward = fast_forward
@@ -66,7 +65,6 @@ class Replica:
             if plan is None:
                 yield self._idle()
                 continue
-            self.decisions += 1
             step_ns: NDArray[np.int64] | int
             steps = 1
             if plan.chunks:

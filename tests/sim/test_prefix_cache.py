@@ -182,7 +182,6 @@ def test_blocks_are_accounted_for_under_every_policy(load, blocks, eviction):
         allocator,
         table,
         max_model_len=999,
-        prefix_caching=True,
     )
     waiting = [i for i in range(len(table)) if core.submit(i) is None]
     done, now = [], 0

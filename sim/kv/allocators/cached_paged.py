@@ -36,6 +36,8 @@ class CachedHolding(Holding):
 class CachedPagedAllocator(PagedAllocator):
     """`PagedAllocator` that finds prefixes again."""
 
+    finds_prefixes = True
+
     def __init__(self, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks, block_size)
         self._queue = FreeQueue(num_blocks)

@@ -36,6 +36,8 @@ class Holding:
 class PagedAllocator:
     """`num_blocks` blocks of `block_size` tokens. Short of blocks, a call says so and changes nothing."""
 
+    finds_prefixes = False  # whether it asks what is in a block
+
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
