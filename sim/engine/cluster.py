@@ -1,17 +1,17 @@
-"""Replicas behind a router, the client that sends to them, and a run of it all."""
+"""Replicas behind a router, and a run of it all: client, router, replicas."""
 
 from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from simpy import Event
 
 from sim.batching.decision import BatcherConfig, EngineLimits
 from sim.cost import StepCost
-from sim.engine.clock import At, Clock, Priority
+from sim.engine.client import Client
+from sim.engine.clock import Clock
 from sim.engine.core import EngineCore
 from sim.engine.records import RequestLog, StepColumns
 from sim.engine.replica import Replica
@@ -44,7 +44,9 @@ class Cluster:
         self.env = env
         self.requests = RequestLog(table)
         self.replicas: list[Replica] = []
-        self.on_done: Callable[[int], None] | None = None
+        self.on_done: Callable[[Sequence[int]], None] | None = (
+            None  # learns which requests are done, or refused
+        )
         self.on_share_done: Callable[[], None] | None = (
             None  # called each time that another 1% of the requests is done
         )
@@ -73,7 +75,7 @@ class Cluster:
             self._views[chosen].in_flight += 1
         else:
             self.requests.reject(index, chosen, reason)
-            self._done(1)
+            self._done([index])
 
     def finished(self, replica: Replica, sequences: Sequence[Running]) -> None:
         now = self.env.now_ns
@@ -83,62 +85,16 @@ class Cluster:
             self._reports.append((now + self._delay_ns, replica.index, len(sequences)))
         else:
             self._views[replica.index].in_flight -= len(sequences)
-        self._done(len(sequences))
+        self._done([seq.index for seq in sequences])
 
-    def _done(self, count: int) -> None:
-        self._done_count += count
+    def _done(self, indices: Sequence[int]) -> None:
+        self._done_count += len(indices)
         while self._done_count >= self._next_share:
             self._next_share += self._share
             if self.on_share_done is not None:
                 self.on_share_done()
         if self.on_done is not None:
-            self.on_done(count)
-
-
-class Client:
-    """Sends requests at their times, at most `max_concurrency` in flight; the others wait on the client's side.
-
-    With all times zero this is a closed loop: a request goes out when another one is done.
-    """
-
-    def __init__(
-        self, env: Clock, table: RequestTable, cluster: Cluster, max_concurrency: int | None
-    ) -> None:
-        self._env = env
-        self._table = table
-        self._cluster = cluster
-        self._slots = max_concurrency
-        self._held: deque[int] = deque()
-        if max_concurrency is not None:
-            cluster.on_done = self._done
-        env.process(self._run())
-
-    def _run(self) -> Generator[Event, None, None]:
-        env, arrive = self._env, self._cluster.arrive
-        for index, due_ns in enumerate(self._table.arrival_ns):
-            if due_ns > env.now_ns or index == 0:
-                yield At(env, due_ns - env.now_ns, Priority.ARRIVAL)
-            if self._slots is None:
-                arrive(index)
-            elif self._slots > 0:
-                self._slots -= 1
-                arrive(index)
-            else:
-                self._held.append(index)
-
-    def _done(self, count: int) -> None:
-        """`count` requests are done: as many of those held go out now, after the step that ended."""
-        assert self._slots is not None
-        self._slots += count
-        for _ in range(min(count, len(self._held))):
-            At(self._env, 0, Priority.ARRIVAL).callbacks.append(self._send_held)
-
-    def _send_held(self, _: Event) -> None:
-        if self._held and self._slots:
-            self._slots -= 1
-            index = self._held.popleft()
-            self._table.arrival_ns[index] = self._env.now_ns
-            self._cluster.arrive(index)
+            self.on_done(indices)
 
 
 def run_cluster(
@@ -177,7 +133,8 @@ def run_cluster(
             sliding_window=cost.sliding_window,
         )
         cluster.add(Replica(env, index, core, cost, cluster.finished, fast_forward=fast_forward))
-    Client(env, table, cluster, max_concurrency)
+    client = Client(env, table, cluster.arrive, max_concurrency)
+    cluster.on_done = client.done
     collecting = gc.isenabled()
     gc.disable()  # many small live objects and no cycles among them: collections find nothing, slowly
     try:
