@@ -16,9 +16,10 @@ import numpy as np
 from sim.batching.decision import EngineLimits
 from sim.cost.compiled import CompiledCost, compile_cost
 from sim.engine.clock import NS_PER_MS
-from sim.engine.cluster import run_cluster
+from sim.engine.cluster import EngineSetup, run_cluster
 from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
+from sim.kv.build import KvSetup
 from sim.memory import KvCapacity, kv_capacity
 from sim.metrics import Requests, kv_usage, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
@@ -118,24 +119,31 @@ def simulate(
     requests, replicas = run_cluster(
         workload.trace,
         service.cost,
-        service.limits,
-        usable_blocks=service.capacity.usable_blocks,
-        max_model_len=service.max_model_len,
+        _engine(scenario, service),
         replicas=scenario.cluster.replicas,
-        batcher=scenario.policies.batcher,
         router=scenario.policies.router,
         router_seed=_streams(scenario.seed)[1],
         signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
         max_concurrency=workload.max_concurrency,
-        prefix_caching=scenario.engine.enable_prefix_caching,
-        warm_cache=scenario.engine.cache_at_start == "warm",
-        eviction=None if scenario.policies.eviction.name == "lru" else scenario.policies.eviction,
         fast_forward=scenario.simulation.fast_forward,
         on_share_done=on_share_done,
     )
     return Result(
         scenario, service, requests, replicas, _summary(scenario, service, workload, requests, replicas)
     )
+
+
+def _engine(scenario: Scenario, service: Service) -> EngineSetup:
+    engine, policies = scenario.engine, scenario.policies
+    kv = KvSetup(
+        usable_blocks=service.capacity.usable_blocks,
+        block_size=engine.block_size,
+        max_model_len=service.max_model_len,
+        prefix_caching=engine.enable_prefix_caching,
+        eviction=None if policies.eviction.name == "lru" else policies.eviction,
+        warm_cache=engine.cache_at_start == "warm",
+    )
+    return EngineSetup(service.limits, policies.batcher, kv)
 
 
 def _streams(seed: int) -> list[np.random.SeedSequence]:

@@ -33,6 +33,7 @@ class Chunked(BaseModel):
 
 
 class ChunkedBatcher:
+    order = None
     looks_every_step = False
     max_prompt_tokens = None
 

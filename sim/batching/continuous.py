@@ -25,6 +25,7 @@ class Continuous(BaseModel):
 
 
 class ContinuousBatcher:
+    order = None
     looks_every_step = False
 
     def __init__(self, max_num_batched_tokens: int) -> None:

@@ -78,6 +78,32 @@ class EngineView(Protocol):
         """KV blocks in all."""
 
 
+class ArrivalsView(Protocol):
+    """Requests that wait and never ran, by their place in the queue: 0 is the oldest."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def tokens(self, place: int) -> int:
+        """Length of the prompt."""
+
+    def cached_tokens(self, place: int) -> int:
+        """Tokens of the prompt that the prefix cache holds now."""
+
+    def arrival_ns(self, place: int) -> int:
+        """When it arrived."""
+
+    def overtaken(self, place: int) -> int:
+        """How often a request that came later was chosen before it."""
+
+
+class QueueOrder(Protocol):
+    """Who is next where a queue is not first come first served."""
+
+    def choose(self, arrivals: ArrivalsView, now_ns: int) -> int:
+        """Place of the next request to admit; the choice stands until it is admitted, and nobody overtakes it."""
+
+
 class Batcher(Protocol):
     """A pure decision, asked before a step in which a prompt could run.
 
@@ -92,6 +118,10 @@ class Batcher(Protocol):
     @property
     def max_prompt_tokens(self) -> int | None:
         """Longest sequence that can ever be scheduled; None where there is no limit."""
+
+    @property
+    def order(self) -> QueueOrder | None:
+        """Who of the queue is next; None: first come first served."""
 
     def plan(self, view: EngineView, now_ns: int) -> StepLimits:
         """Decide on the next step; must not change the view."""

@@ -37,6 +37,7 @@ class DynamicChunked(BaseModel):
 
 
 class DynamicChunkedBatcher:
+    order = None
     looks_every_step = (
         False  # its chunk matters only in steps that run a prompt, and those are planned singly
     )

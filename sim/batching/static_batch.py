@@ -33,6 +33,7 @@ class StaticBatch(BaseModel):
 
 
 class StaticBatcher:
+    order = None
     looks_every_step = False
 
     def __init__(self, batch_size: int, max_wait_ns: int, max_num_batched_tokens: int) -> None:

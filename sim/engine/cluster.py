@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,12 +18,9 @@ from sim.engine.records import RequestLog, StepColumns
 from sim.engine.replica import Replica
 from sim.engine.request import RequestTable
 from sim.engine.request import Sequence as Running
-from sim.kv.allocators.cached_paged import CachedPagedAllocator
-from sim.kv.allocators.evicting_paged import EvictingPagedAllocator
-from sim.kv.allocators.paged import PagedAllocator
-from sim.kv.eviction.decision import EvictionConfig
+from sim.kv.build import KvSetup, build_allocator
 from sim.metrics import Requests
-from sim.routing.decision import ReplicaView, Router, RouterConfig
+from sim.routing.decision import ReplicaView, RequestView, Router, RouterConfig
 from workloads.answers import sequence_hashes
 from workloads.trace import Trace
 
@@ -53,6 +51,7 @@ class Cluster:
         self._done_count = 0
         self._share = max(len(table) / 100, 1.0)
         self._next_share = self._share
+        self._request = RequestView(table)
         self._views: list[ReplicaView] = []
         self._router = router
         self._rng = rng
@@ -69,7 +68,8 @@ class Cluster:
         while self._reports and self._reports[0][0] <= now:
             _, replica, count = self._reports.popleft()
             self._views[replica].in_flight -= count
-        chosen = self._router.route(self._views, now, self._rng)
+        self._request.index = index
+        chosen = self._router.route(self._request, self._views, now, self._rng)
         reason = self.replicas[chosen].submit(index)
         if reason is None:
             self._views[chosen].in_flight += 1
@@ -97,41 +97,47 @@ class Cluster:
             self.on_done(indices)
 
 
+@dataclass(frozen=True)
+class EngineSetup:
+    """What every engine of a cluster is made of."""
+
+    limits: EngineLimits
+    batcher: BatcherConfig
+    kv: KvSetup
+
+    def build(self, table: RequestTable, cost: StepCost) -> EngineCore:
+        """Make one engine, which will serve requests of `table`."""
+        return EngineCore(
+            self.limits,
+            self.batcher.build(self.limits, cost),
+            build_allocator(self.kv, table),
+            table,
+            max_model_len=self.kv.max_model_len,
+            sliding_window=cost.sliding_window,
+        )
+
+
 def run_cluster(
     trace: Trace,
     cost: StepCost,
-    limits: EngineLimits,
+    engine: EngineSetup,
     *,
-    usable_blocks: int,
-    max_model_len: int,
     replicas: int = 1,
-    batcher: BatcherConfig,
     router: RouterConfig,
     router_seed: np.random.SeedSequence,
     signal_delay_ns: int = 0,
     max_concurrency: int | None = None,
-    prefix_caching: bool = False,
-    warm_cache: bool = False,
-    eviction: EvictionConfig | None = None,
     fast_forward: bool = True,
     on_share_done: Callable[[], None] | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary."""
     env = Clock()
-    table = RequestTable(trace, sequence_hashes(trace, limits.block_size) if prefix_caching else None)
+    known = engine.kv.prefix_caching or router.reads_prefixes
+    table = RequestTable(trace, sequence_hashes(trace, engine.limits.block_size) if known else None)
     cluster = Cluster(env, table, router.build(), np.random.default_rng(router_seed), signal_delay_ns)
     cluster.on_share_done = on_share_done
     for index in range(replicas):
-        core = EngineCore(
-            limits,
-            batcher.build(limits, cost),
-            _allocator(
-                usable_blocks, table, limits, eviction, prefix_caching=prefix_caching, warm=warm_cache
-            ),
-            table,
-            max_model_len=max_model_len,
-            sliding_window=cost.sliding_window,
-        )
+        core = engine.build(table, cost)
         cluster.add(Replica(env, index, core, cost, cluster.finished, fast_forward=fast_forward))
     client = Client(env, table, cluster.arrive, max_concurrency)
     cluster.on_done = client.done
@@ -144,32 +150,3 @@ def run_cluster(
             gc.enable()
     logs = tuple(replica.log.columns(replica.core) for replica in cluster.replicas)
     return Requests(cluster.requests.columns()), logs
-
-
-def _allocator(
-    usable_blocks: int,
-    table: RequestTable,
-    limits: EngineLimits,
-    eviction: EvictionConfig | None,
-    *,
-    prefix_caching: bool,
-    warm: bool,
-) -> PagedAllocator:
-    """Make the blocks of one replica; a warm cache is one that has served all the requests before, in order.
-
-    Without `eviction` free blocks are used again in the engine's own order.
-    """
-    size = limits.block_size
-    if not prefix_caching:
-        return PagedAllocator(usable_blocks, size)
-    if eviction is None:
-        allocator = CachedPagedAllocator(usable_blocks, size)
-    else:
-        passes = 2 if warm else 1  # an oracle must know the warming requests too
-        uses = passes * [content for i in range(len(table)) for content in table.contents(i, size).tolist()]
-        allocator = EvictingPagedAllocator(usable_blocks, size, eviction.build(usable_blocks, uses))
-    if warm:
-        for index in range(len(table)):
-            tokens = table.input_tokens[index] + table.output_tokens[index] - 1
-            allocator.warm_up(table.contents(index, size), tokens)
-    return allocator

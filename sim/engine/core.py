@@ -7,20 +7,24 @@ prompt takes what the budget leaves; then the queue, first come first served, wh
 of the queue needs free blocks for all its tokens so far, and nobody overtakes it. Where a running sequence lacks a
 block, the latest admitted gives way: its blocks are freed, its tokens are computed again later, it goes to the front
 of the queue, and nobody is admitted in that step.
+
+KV that another tier holds is brought before its sequence runs: the sequence holds its blocks and waits beside the
+queue, as with vLLM's KV connectors. That a transfer has landed is looked at once a step, when the next is planned.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Sequence as Sized
 
 from sim.batching.decision import Batcher, EngineLimits, StepLimits
 from sim.engine.decode_group import DecodeGroup
 from sim.engine.plan import BatchPlan
 from sim.engine.request import RequestTable, Sequence
+from sim.engine.waiting import Lane, WaitingQueue
 from sim.errors import InvariantError
-from sim.kv.allocators.paged import Contents, PagedAllocator
+from sim.kv.allocators.decision import Allocator
+from sim.kv.transfer import Transfer
 
 
 class EngineCore:
@@ -30,24 +34,26 @@ class EngineCore:
         self,
         limits: EngineLimits,
         batcher: Batcher,
-        allocator: PagedAllocator,
+        allocator: Allocator,
         table: RequestTable,
         *,
         max_model_len: int,
         sliding_window: int | None = None,
+        lanes: int = 1,
+        lane_of: Sized[int] | None = None,
     ) -> None:
         self.limits = limits
         self.batcher = batcher
         self.allocator = allocator
         self.table = table
         self.max_model_len = max_model_len
-        self._head: tuple[int, Contents] | None = None  # contents of the request last looked at in the queue
         self.prefix_queries = 0  # tokens looked up in the prefix cache, and found, at admissions
         self.prefix_hits = 0
+        self.loaded_hits = 0  # those of them that came from another tier
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.prefilling: list[Sequence] = []  # those of them that do not decode yet
-        self.resumed: deque[Sequence] = deque()  # preempted, ahead of all that arrived
-        self.arrived: deque[int] = deque()
+        self.loading: dict[Sequence, None] = {}  # admitted, and waiting for KV from another tier
+        self.queue = WaitingQueue(table, allocator, batcher.order, lanes, lane_of)
         self.group = DecodeGroup(sliding_window)
         self.step = 0  # steps taken
         self.wake_ns: int | None = (
@@ -57,6 +63,7 @@ class EngineCore:
         self.resumed_tokens = array(
             "q"
         )  # (when, gap to the token before) [ns], where a preemption lies between
+        self._landed: list[Transfer] = []
         self._tickets = 0
         self._committed_ns = 0
 
@@ -72,28 +79,28 @@ class EngineCore:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.resumed) + len(self.arrived)
+        return len(self.queue)
 
     @property
     def oldest_wait_ns(self) -> int:
-        head = self.resumed[0].index if self.resumed else self.arrived[0]
-        return self.table.arrival_ns[head]
+        return self.table.arrival_ns[self.queue.oldest()]
 
     @property
     def top_priority(self) -> int:
         priorities = [seq.priority for seq in self.prefilling]
-        if self.resumed:
-            priorities.append(self.resumed[0].priority)
-        elif self.arrived:
-            priorities.append(self.table.priority[self.arrived[0]])
+        if len(self.queue):
+            priorities.append(self.table.priority[self.queue.oldest()])
         return min(priorities, default=0)
 
     @property
     def next_prompt(self) -> tuple[int, int]:
-        for queue in (self.prefilling, self.resumed):
-            if queue:
-                return queue[0].target - queue[0].computed, queue[0].computed
-        return (self.table.input_tokens[self.arrived[0]], 0) if self.arrived else (0, 0)
+        if self.prefilling:
+            seq = self.prefilling[0]
+            return seq.target - seq.computed, seq.computed
+        lane = self.queue.head()
+        if lane is None:
+            return 0, 0
+        return lane.resumed[0].target if lane.resumed else self.table.input_tokens[lane.arrived[0]], 0
 
     @property
     def context_tokens(self) -> int:
@@ -119,30 +126,31 @@ class EngineCore:
         tokens = prompt + self.table.output_tokens[index] - 1  # the last token needs no KV
         if tokens + 1 > self.max_model_len:
             return "exceeds_max_model_len"
-        if self.allocator.blocks_for(tokens) > self.allocator.num_blocks:
+        if not self.allocator.ever_holds(prompt, tokens):
             return "exceeds_kv_cache"
         longest = self.batcher.max_prompt_tokens
         if longest is not None and tokens > longest:
             return "exceeds_max_num_batched_tokens"
-        self.arrived.append(index)
+        self.queue.arrive(index)
         return None
 
     def schedule(self, now_ns: int) -> BatchPlan | None:
         """Plan what to run from now on; None where there is nothing to run (then see `wake_ns`)."""
-        self.allocator.now_ns = now_ns
+        allocator = self.allocator
+        allocator.now_ns = now_ns
+        if self.loading or self._landed:
+            self._land(now_ns)
         limits = None
-        if self.prefilling or (
-            (self.arrived or self.resumed) and len(self.running) < self.limits.max_num_seqs
-        ):
+        if self.prefilling or (len(self.queue) and self._seats > 0):
             limits = self.batcher.plan(self, now_ns)
         elif not self.group.size:
             self.wake_ns = None
             return None
-        elif self.allocator.growth_demand() <= self.allocator.free_blocks:
-            self.allocator.grow(1)
+        elif allocator.has_room(()):
+            allocator.grow(1)
             return self._plan_window(None, (), blocked=True)
         chunks, preempted, left = self._continue_running(limits, now_ns)
-        self.allocator.grow(1)
+        allocator.grow(1)
         blocked = not limits
         if limits and not preempted:
             blocked = self._admit(limits, left, chunks, now_ns)
@@ -155,11 +163,12 @@ class EngineCore:
 
     def commit(self, plan: BatchPlan, steps: int, now_ns: int) -> list[Sequence]:
         """`steps` of the plan's steps ran, the last of them to `now_ns`; returns the sequences that finished."""
+        allocator = self.allocator
         self.step += steps
         if steps > 1:
-            self.allocator.grow(steps - 1)
-        plan.last_used_blocks = self.allocator.used_blocks
-        self._committed_ns = self.allocator.now_ns = now_ns
+            allocator.grow(steps - 1)
+        plan.last_memory = self._memory()
+        self._committed_ns = allocator.now_ns = now_ns
         finished = self.group.finished(self.step - 1)
         for seq in finished:
             self.group.leave(seq, self.step)
@@ -173,12 +182,23 @@ class EngineCore:
             finished.sort(key=lambda seq: seq.ticket)  # blocks come back in the order of the running queue
         for seq in finished:
             del self.running[seq]
-            self.allocator.release(seq.kv)
+            allocator.release(seq.kv)
         return finished
+
+    def take_transfers(self) -> list[Transfer]:
+        """Transfers to start now; asked after every `schedule` and `commit`."""
+        asked = self.allocator.transfers
+        if asked:
+            self.allocator.transfers = []
+        return asked
+
+    def landed(self, transfer: Transfer) -> None:
+        """Note that a transfer has ended; acted upon when the next step is planned."""
+        self._landed.append(transfer)
 
     def check_integrity(self) -> None:
         """Raise InvariantError unless queues, blocks and running sums agree; for tests."""
-        self.allocator.check_integrity(seq.kv for seq in self.running)
+        self.allocator.check_integrity([seq.kv for seq in (*self.running, *self.loading)])
         decoding = [seq for seq in self.running if seq.joined_step >= 0]
         if len(decoding) != self.group.size or len(decoding) + len(self.prefilling) != len(self.running):
             raise InvariantError(f"{self.group.size} decodes, {len(self.prefilling)} prompts, {self.running}")
@@ -191,6 +211,22 @@ class EngineCore:
 
     # One step, from the top.
 
+    @property
+    def _seats(self) -> int:
+        return self.limits.max_num_seqs - len(self.running) - len(self.loading)
+
+    def _land(self, now_ns: int) -> None:
+        """Act on transfers that have ended: sequences whose KV has come join those that run."""
+        allocator = self.allocator
+        for transfer in self._landed:
+            allocator.landed(transfer)
+        self._landed.clear()
+        for seq in [seq for seq in self.loading if not allocator.is_loading(seq.kv)]:
+            del self.loading[seq]
+            if seq.paused_ns < 0:  # else it is part of the pause
+                seq.loading_ns = now_ns - seq.opened_ns
+            self._run(seq, now_ns)
+
     def _continue_running(
         self, limits: StepLimits | None, now_ns: int
     ) -> tuple[list[tuple[Sequence, int]], list[Sequence], int]:
@@ -201,16 +237,14 @@ class EngineCore:
             left = min(limits.prefill_tokens, self.limits.max_num_batched_tokens - self.group.size)
         chunks: list[tuple[Sequence, int]] = []
         preempted: list[Sequence] = []
-        need = allocator.growth_demand()
         budget = left
         for seq in self.prefilling:
             if budget <= 0:
                 break
             new_tokens = min(seq.target - seq.computed, budget)
             budget -= new_tokens
-            need += allocator.missing(seq.kv, seq.computed + new_tokens)
             chunks.append((seq, new_tokens))
-        if need > allocator.free_blocks:
+        if not allocator.has_room([(seq.kv, seq.computed + new_tokens) for seq, new_tokens in chunks]):
             chunks, preempted, budget = self._make_room(left, now_ns)
         for seq, new_tokens in chunks:
             allocator.extend(seq.kv, seq.computed + new_tokens)
@@ -221,30 +255,37 @@ class EngineCore:
         allocator = self.allocator
         chunks: list[tuple[Sequence, int]] = []
         preempted: list[Sequence] = []
-        granted = 0
+        allocator.start_room()
         order = list(self.running)
         at = 0
         while at < len(order):
             seq = order[at]
             new_tokens = 0
-            if seq.joined_step >= 0:
-                need = int(allocator.needs_block(seq.kv))
-            else:
+            wanted: int | None = None
+            if seq.joined_step < 0:
                 new_tokens = min(seq.target - seq.computed, budget)
-                need = allocator.missing(seq.kv, seq.computed + new_tokens) if new_tokens > 0 else 0
-            while granted + need > allocator.free_blocks:  # blocks that a victim shared stay taken
-                victim = order.pop()
+                wanted = seq.computed + max(new_tokens, 0)
+            while not allocator.promise(seq.kv, wanted):
+                victim = self._victim(order, at)
+                order.remove(victim)
                 self._preempt(victim, now_ns)
                 preempted.append(victim)
                 if victim is seq:
                     break
             else:
-                granted += need
                 if new_tokens > 0:
                     budget -= new_tokens
                     chunks.append((seq, new_tokens))
-            at += 1
+                at += 1
         return chunks, preempted, budget
+
+    def _victim(self, order: list[Sequence], at: int) -> Sequence:
+        """Who gives way to the sequence at `at`: the last that can, itself if nobody behind it."""
+        kv = order[at].kv
+        for victim in reversed(order[at + 1 :]):
+            if self.allocator.yields_to(victim.kv, kv):
+                return victim
+        return order[at]
 
     def _preempt(self, seq: Sequence, now_ns: int) -> None:
         if seq.joined_step >= 0:
@@ -256,73 +297,88 @@ class EngineCore:
             seq.token_ns = self._committed_ns
         else:
             self.prefilling.remove(seq)
-        self.allocator.release(seq.kv)
+        self.allocator.preempt(seq.kv)
         del self.running[seq]
         seq.computed = 0
         seq.preemptions += 1
         seq.paused_ns = now_ns
         self.preemptions += 1
-        self.resumed.appendleft(seq)
+        self.queue.resume_first(seq)
 
     def _admit(self, limits: StepLimits, left: int, chunks: list[tuple[Sequence, int]], now_ns: int) -> bool:
-        """Take from the queue what fits, into `chunks`; True where its head waits for blocks or a seat."""
-        allocator = self.allocator
-        seats = self.limits.max_num_seqs - len(self.running)
+        """Take from the queue what fits, into `chunks`; True where an arrival could not be admitted either."""
+        allocator, queue = self.allocator, self.queue
+        seats = self._seats
         admissions = limits.admissions
-        while left > 0 and admissions > 0 and (self.resumed or self.arrived):
-            if seats == 0:
+        full: list[Lane] = []  # lanes whose head waits for blocks: nobody overtakes it there
+        while left > 0 and admissions > 0:
+            lane = queue.head(full)
+            if lane is None:
+                return len(full) == len(queue.lanes)
+            if seats <= 0:
                 return True
-            tokens = self.resumed[0].target if self.resumed else self.table.input_tokens[self.arrived[0]]
-            contents = self._contents_of_head()
-            prefix = allocator.find_prefix(contents, tokens)
-            cached = len(prefix) * allocator.block_size
-            if tokens - cached > left and not limits.split_prompts:
+            claim = queue.claim(lane, now_ns)
+            cached = allocator.find_prefix(claim) if allocator.finds_prefixes else 0
+            loading = claim.loading_tokens
+            if claim.tokens - cached - loading > left and not limits.split_prompts:
                 return False
-            if not allocator.can_hold(tokens, prefix):
-                return True
-            seq = self._next_of_queue(now_ns, contents)
-            if allocator.finds_prefixes:
-                self._share(seq, prefix, cached)
-            new_tokens = min(tokens - cached, left)
+            if not allocator.can_hold(claim):
+                full.append(lane)
+                continue
+            seq = self._open(lane, now_ns)
+            seq.computed = cached + loading
+            self._count_prefix(seq, cached, loading)
+            seats -= 1
+            admissions -= 1
+            if loading:
+                allocator.extend(seq.kv, seq.computed)
+                self.loading[seq] = None
+                continue
+            self._run(seq, now_ns)
+            new_tokens = min(seq.target - cached, left)
             allocator.extend(seq.kv, cached + new_tokens)
             chunks.append((seq, new_tokens))
             left -= new_tokens
-            seats -= 1
-            admissions -= 1
         return False
 
-    def _contents_of_head(self) -> Contents | None:
+    def _count_prefix(self, seq: Sequence, cached: int, loading: int) -> None:
         if not self.allocator.finds_prefixes:
-            return None
-        index = self.resumed[0].index if self.resumed else self.arrived[0]
-        if self._head is None or self._head[0] != index:  # a head that waits is asked for again and again
-            self._head = index, self.table.contents(index, self.allocator.block_size)
-        return self._head[1]
-
-    def _share(self, seq: Sequence, prefix: Contents, cached: int) -> None:
-        self.allocator.share(seq.kv, prefix)
-        seq.computed = cached
+            return
         if not seq.preemptions:
-            seq.cached_tokens = cached
+            seq.cached_tokens = cached + loading
         self.prefix_queries += seq.target
-        self.prefix_hits += cached
+        self.prefix_hits += cached + loading
+        self.loaded_hits += loading
 
-    def _next_of_queue(self, now_ns: int, contents: Contents | None) -> Sequence:
-        if self.resumed:
-            seq = self.resumed.popleft()
+    def _open(self, lane: Lane, now_ns: int) -> Sequence:
+        """Let the head of the lane hold what it claims."""
+        claim = lane.claim
+        assert claim is not None
+        kv = self.allocator.open(claim)
+        head = self.queue.take(lane)
+        if isinstance(head, Sequence):
+            seq = head
+            seq.kv = kv
+        else:
+            seq = Sequence(head, self.table, kv)
+        seq.opened_ns = now_ns
+        return seq
+
+    def _run(self, seq: Sequence, now_ns: int) -> None:
+        """Let a sequence join those that run, at the end of their queue."""
+        if seq.paused_ns >= 0:
             paused = now_ns - seq.paused_ns
             seq.paused_ns = -1
             if seq.first_token_ns < 0:
                 seq.paused_prefill_ns += paused
             else:
                 seq.paused_decode_ns += paused
-        else:
-            seq = Sequence(self.arrived.popleft(), self.table, self.allocator.open(contents), now_ns)
+        if seq.scheduled_ns < 0:
+            seq.scheduled_ns = now_ns
         self._tickets += 1
         seq.ticket = self._tickets
         self.running[seq] = None
         self.prefilling.append(seq)
-        return seq
 
     def _sample(self, seq: Sequence, now_ns: int) -> bool:
         """The step that completed its prompt yields a token; True where that was the last one."""
@@ -339,6 +395,10 @@ class EngineCore:
 
     # Plans.
 
+    def _memory(self) -> tuple[int, int, int]:
+        allocator = self.allocator
+        return allocator.used_blocks, allocator.stored_tokens, allocator.largest_free_blocks
+
     def _plan(self) -> BatchPlan:
         group = self.group
         window, growing = group.window_context(self.step)
@@ -347,7 +407,7 @@ class EngineCore:
             group.context_tokens(self.step),
             window,
             growing,
-            self.allocator.used_blocks,
+            self._memory(),
             len(self.running),
         )
 
@@ -372,12 +432,12 @@ class EngineCore:
             plan.until_ns = limits.next_change_ns
             plan.arrival_acts = not blocked
         else:
-            plan.arrival_acts = len(self.running) < self.limits.max_num_seqs
+            plan.arrival_acts = self._seats > 0
         return plan
 
     def _sleep(self, limits: StepLimits | None) -> None:
         self.wake_ns = limits.next_change_ns if limits else None
-        if (self.running or self.num_waiting) and self.wake_ns is None:
+        if (self.running or self.num_waiting) and self.wake_ns is None and not self.loading:
             raise InvariantError(
                 f"{len(self.running)} sequences and {self.num_waiting} in the queue, and nothing runs"
             )

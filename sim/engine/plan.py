@@ -18,7 +18,8 @@ class BatchPlan:
     steps          how many steps may be taken at once
     until_ns       the first step that ends at or after this time must be the last; None: no such time
     arrival_acts   whether an arrival could change the next step
-    used_blocks    KV blocks held while the first step runs; last_used_blocks, once committed, while the last one ran
+    memory         of the KV while the first step runs: blocks held, tokens stored, largest free run of blocks;
+                   last_memory, once committed, the same while the last one ran
     running        sequences admitted
     """
 
@@ -26,9 +27,9 @@ class BatchPlan:
     context_tokens: int
     window_context_tokens: int
     growing: int
-    used_blocks: int
+    memory: tuple[int, int, int]
     running: int
-    last_used_blocks: int = 0
+    last_memory: tuple[int, int, int] = (0, 0, 0)
     steps: int = 1
     until_ns: int | None = None
     arrival_acts: bool = True

@@ -41,6 +41,7 @@ class RequestLog:
         "first_token_ns",
         "last_token_ns",
         "cached_tokens",
+        "loading_ns",
         "preemptions",
         "paused_prefill_ns",
         "paused_decode_ns",
@@ -53,8 +54,8 @@ class RequestLog:
             array("q", blank) for _ in range(5)
         )
         zero = array("q", [0]) * len(table)
-        self.cached_tokens, self.preemptions, self.paused_prefill, self.paused_decode = (
-            array("q", zero) for _ in range(4)
+        self.cached_tokens, self.loading, self.preemptions, self.paused_prefill, self.paused_decode = (
+            array("q", zero) for _ in range(5)
         )
 
     def finish(self, seq: Sequence, replica: int, now_ns: int) -> None:
@@ -65,6 +66,7 @@ class RequestLog:
         self.first_token[i] = seq.first_token_ns
         self.last_token[i] = now_ns
         self.cached_tokens[i] = seq.cached_tokens
+        self.loading[i] = seq.loading_ns
         if seq.preemptions:
             self.preemptions[i] = seq.preemptions
             self.paused_prefill[i] = seq.paused_prefill_ns
@@ -83,6 +85,7 @@ class RequestLog:
             self.first_token,
             self.last_token,
             self.cached_tokens,
+            self.loading,
             self.preemptions,
             self.paused_prefill,
             self.paused_decode,
@@ -101,9 +104,13 @@ class RequestLog:
 class StepColumns:
     """The steps of one replica. A row is a run of steps with the same batch; all arrays are int64.
 
-    start_ns, steps, decodes, prefill_tokens, prompts, running, first_used_blocks, last_used_blocks   per row
+    start_ns, steps, decodes, prefill_tokens, prompts, running   per row
+    first_used_blocks, first_stored_tokens, first_largest_free   while the first step of the row ran: KV blocks held,
+                   tokens stored in them, and the largest request that could be placed, in blocks' worth
+    last_used_blocks, last_stored_tokens, last_largest_free      the same while the last one ran
     step_ns        duration of every step, `steps` of them per row in order
     prefix_queries, prefix_hits   tokens looked up in the prefix cache, and found, at admissions
+    loaded_hits    those of them that came from another tier than HBM
     resumed_ns     end of each step that brought a preempted sequence back, once per sequence
     resumed_gaps_ns  the gap of its token there to the one before
     """
@@ -115,12 +122,17 @@ class StepColumns:
     prompts: Int64
     running: Int64
     first_used_blocks: Int64
+    first_stored_tokens: Int64
+    first_largest_free: Int64
     last_used_blocks: Int64
+    last_stored_tokens: Int64
+    last_largest_free: Int64
     step_ns: Int64
     resumed_ns: Int64
     resumed_gaps_ns: Int64
     prefix_queries: int = 0
     prefix_hits: int = 0
+    loaded_hits: int = 0
 
     @cached_property
     def row_ns(self) -> Int64:
@@ -146,7 +158,7 @@ class StepLog:
     follows directly with as many decodes has the same sequences, since a batch only grows through a prompt.
     """
 
-    FIELDS: Final = 8
+    FIELDS: Final = 12
     CHUNK: Final = 1 << 13
 
     def __init__(self) -> None:
@@ -158,6 +170,9 @@ class StepLog:
         self._count = 0
         self._full: list[Int64] = []
         self._end_ns = -1
+        self._batch: tuple[int, int] | None = (
+            None  # decodes and running of the last row, if that has no prompts
+        )
 
     def add(self, start_ns: int, end_ns: int, plan: BatchPlan, step_ns: Int64 | int, steps: int) -> None:
         """`steps` steps of `plan` ran from start to end; `step_ns` holds their durations."""
@@ -169,32 +184,17 @@ class StepLog:
         self._chunk[count : count + steps] = step_ns
         self._count = count + steps
         rows = self._rows
-        if (
-            not plan.chunks
-            and rows
-            and rows[-6] == plan.decodes
-            and rows[-3] == plan.running
-            and not rows[-5]
-            and self._end_ns == start_ns
-        ):
-            rows[-7] += steps
-            rows[-1] = plan.last_used_blocks
+        if self._batch == (plan.decodes, plan.running) and not plan.chunks and self._end_ns == start_ns:
+            rows[-11] += steps
+            rows[-3:] = array("q", plan.last_memory)
         else:
             prefill_tokens = 0
             for _, new_tokens in plan.chunks:
                 prefill_tokens += new_tokens
-            rows.extend(
-                (
-                    start_ns,
-                    steps,
-                    plan.decodes,
-                    prefill_tokens,
-                    len(plan.chunks),
-                    plan.running,
-                    plan.used_blocks,
-                    plan.last_used_blocks,
-                )
-            )
+            rows.extend((start_ns, steps, plan.decodes, prefill_tokens, len(plan.chunks), plan.running))
+            rows.extend(plan.memory)
+            rows.extend(plan.last_memory)
+            self._batch = None if plan.chunks else (plan.decodes, plan.running)
         self._end_ns = end_ns
 
     def columns(self, core: EngineCore) -> StepColumns:
@@ -210,4 +210,5 @@ class StepLog:
             resumed_gaps_ns=resumed[:, 1].copy(),
             prefix_queries=core.prefix_queries,
             prefix_hits=core.prefix_hits,
+            loaded_hits=core.loaded_hits,
         )

@@ -6,7 +6,7 @@ from array import array
 
 import numpy as np
 
-from sim.kv.allocators.paged import Contents, Holding
+from sim.kv.allocators.decision import Contents, Holding
 from workloads.trace import BlockHashes, Trace
 
 _MOST_BLOCKS = 1 << 22  # of one sequence
@@ -58,6 +58,8 @@ class Sequence:
         "joined_step",
         "kv",
         "last_step",
+        "loading_ns",
+        "opened_ns",
         "output_tokens",
         "paused_decode_ns",
         "paused_ns",
@@ -70,7 +72,7 @@ class Sequence:
         "token_ns",
     )
 
-    def __init__(self, index: int, table: RequestTable, kv: Holding, now_ns: int) -> None:
+    def __init__(self, index: int, table: RequestTable, kv: Holding) -> None:
         self.index = index
         self.output_tokens = table.output_tokens[index]
         self.priority = table.priority[index]
@@ -84,7 +86,9 @@ class Sequence:
         self.last_step = -1  # engine step that yields its last token; -1 while it does not decode
         self.crossing_step = -1  # engine step in which its context fills the sliding window
         self.preemptions = 0
-        self.scheduled_ns = now_ns
+        self.opened_ns = -1  # when it began to hold KV, last
+        self.loading_ns = 0  # spent waiting for KV from another tier
+        self.scheduled_ns = -1  # when it first ran
         self.first_token_ns = -1
         self.token_ns = -1  # its latest token, as of a preemption
         self.paused_ns = -1  # when it was preempted; -1 while it runs

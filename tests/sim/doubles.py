@@ -71,6 +71,7 @@ class EveryOther:
     """A batcher that admits in every other period only: a decision that changes with time alone."""
 
     period_ns: int
+    order = None
     looks_every_step = False
     max_prompt_tokens = None
 

@@ -9,8 +9,11 @@ import numpy as np
 from sim.batching.chunked import Chunked
 from sim.batching.decision import BatcherConfig, EngineLimits
 from sim.cost import StepCost
-from sim.engine.cluster import run_cluster
+from sim.engine.cluster import EngineSetup, run_cluster
 from sim.engine.records import StepColumns
+from sim.kv.allocators.decision import AllocatorConfig
+from sim.kv.allocators.paged import Paged
+from sim.kv.build import KvSetup
 from sim.kv.eviction.decision import EvictionConfig
 from sim.metrics import Requests
 from sim.routing.least_loaded import LeastLoaded
@@ -37,24 +40,29 @@ def run(
     max_concurrency: int | None = None,
     replicas: int = 1,
     signal_delay_ns: int = 0,
+    allocator: AllocatorConfig | None = None,
     prefix_caching: bool = False,
     eviction: EvictionConfig | None = None,
     fast_forward: bool = True,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
+    kv = KvSetup(
+        usable_blocks,
+        block_size,
+        max_model_len,
+        allocator=allocator or Paged(),
+        prefix_caching=prefix_caching,
+        eviction=eviction,
+    )
+    limits = EngineLimits(max_num_seqs, max_num_batched_tokens, block_size)
     return run_cluster(
         trace,
         cost,
-        EngineLimits(max_num_seqs, max_num_batched_tokens, block_size),
-        usable_blocks=usable_blocks,
-        max_model_len=max_model_len,
+        EngineSetup(limits, batcher or Chunked(), kv),
         replicas=replicas,
-        batcher=batcher or Chunked(),
         router=router or LeastLoaded(),
         router_seed=np.random.SeedSequence(1),
         signal_delay_ns=signal_delay_ns,
         max_concurrency=max_concurrency,
-        prefix_caching=prefix_caching,
-        eviction=eviction,
         fast_forward=fast_forward,
     )
 

@@ -15,6 +15,7 @@ from sim.batching.decision import EngineLimits
 from sim.engine.core import EngineCore
 from sim.engine.request import RequestTable
 from sim.kv.allocators.cached_paged import CachedPagedAllocator
+from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.evicting_paged import EvictingPagedAllocator
 from sim.kv.eviction.belady import Belady
 from sim.kv.eviction.fifo import Fifo
@@ -145,7 +146,7 @@ def test_a_warm_cache_has_served_the_requests_before():
     allocator.warm_up(contents, 16)
     allocator.check_integrity([])
     assert allocator.free_blocks == 20
-    assert allocator.find_prefix(contents, int(trace.input_tokens[0])).size == 3
+    assert allocator.find_prefix(Claim(0, int(trace.input_tokens[0]), 99, contents=contents)) == 3 * BLOCK
 
 
 def test_answers_are_found_by_the_next_turn():

@@ -14,14 +14,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from sim.errors import InvariantError
-from sim.kv.allocators.paged import Contents, Holding, PagedAllocator
+from sim.kv.allocators.decision import NO_BLOCKS, Claim, Contents
+from sim.kv.allocators.paged import PagedAllocator, PagedHolding
 from sim.kv.free_queue import FreeQueue
 from sim.kv.prefix_index import PrefixIndex
 
-_NONE: Contents = np.zeros(0, dtype=np.int64)
 
-
-class CachedHolding(Holding):
+class CachedHolding(PagedHolding):
     """What one sequence holds, block by block. `slots` may lack the latest blocks of a sequence that grows."""
 
     __slots__ = ("contents", "slots", "stored")
@@ -29,7 +28,7 @@ class CachedHolding(Holding):
     def __init__(self, contents: Contents) -> None:
         super().__init__()
         self.contents = contents
-        self.slots = _NONE
+        self.slots = NO_BLOCKS
         self.stored = 0  # leading blocks whose content is in the index
 
 
@@ -46,60 +45,65 @@ class CachedPagedAllocator(PagedAllocator):
         self._grown: list[Contents] = []  # blocks taken by sequences that grow, not yet told apart
         self._grown_count = 0
 
-    def open(self, contents: Contents | None) -> CachedHolding:
-        return CachedHolding(_NONE if contents is None else contents)
+    def find_prefix(self, claim: Claim) -> int:
+        """At least one token is left to compute."""
+        assert claim.contents is not None
+        claim.prefix = self._index.leading_run(claim.contents[: (claim.tokens - 1) // self.block_size])
+        return claim.prefix.size * self.block_size
 
-    def find_prefix(self, contents: Contents | None, tokens: int) -> Contents:
-        """Blocks that hold the longest cached prefix; at least one token is left to compute."""
-        if contents is None:
-            return _NONE
-        return self._index.leading_run(contents[: (tokens - 1) // self.block_size])
-
-    def can_hold(self, tokens: int, prefix: Contents = _NONE) -> bool:
+    def can_hold(self, claim: Claim) -> bool:
         """Whether the blocks beyond the prefix are free, besides those of the prefix that are free themselves."""
+        prefix = claim.prefix
         idle = int((self._holders[prefix] == 0).sum())
-        return -(-tokens // self.block_size) - prefix.size + idle <= self.free_blocks
+        return -(-claim.tokens // self.block_size) - prefix.size + idle <= self._free
 
-    def share(self, holding: Holding, prefix: Contents) -> None:
-        assert isinstance(holding, CachedHolding)
+    def open(self, claim: Claim) -> CachedHolding:
+        holding = CachedHolding(NO_BLOCKS if claim.contents is None else claim.contents)
+        self._share(holding, claim.prefix)
+        return holding
+
+    def _share(self, holding: CachedHolding, prefix: Contents) -> None:
+        """Let a sequence that holds nothing yet hold the blocks of `prefix`, beside whoever else does."""
         idle = prefix[self._holders[prefix] == 0]
         self._claim(idle)
-        self.free_blocks -= idle.size
+        self._free -= idle.size
+        self._shares += prefix.size - idle.size
         self._holders[prefix] += 1
         holding.slots = prefix
         holding.stored = holding.blocks = prefix.size
         holding.tokens = prefix.size * self.block_size
+        self._tokens += holding.tokens
 
-    def extend(self, holding: Holding, tokens: int) -> bool:
+    def extend(self, holding: PagedHolding, tokens: int) -> bool:
         assert isinstance(holding, CachedHolding)
         missing = -(-tokens // self.block_size) - holding.blocks
-        if missing > self.free_blocks:
+        if missing > self._free:
             return False
         if missing:
             holding.slots = np.concatenate([holding.slots, self._take(missing)])
             holding.blocks += missing
+        self._tokens += tokens - holding.tokens
         holding.tokens = tokens
         self._store(holding, tokens)
         return True
 
-    def release(self, holding: Holding) -> None:
+    def release(self, holding: PagedHolding) -> None:
         """Give the blocks back, the last one to be used again first."""
         assert isinstance(holding, CachedHolding)
         self._tell_apart(holding)
-        tokens = holding.tokens
-        if holding.growing_since >= 0:
-            tokens += self._step - holding.growing_since
-        self._store(holding, tokens)
         self._stop_growing(holding)
+        self._store(holding, holding.tokens)
         slots = holding.slots[::-1]
         self._holders[slots] -= 1
         idle = slots[self._holders[slots] == 0]
         self._give_up(idle)
-        self.free_blocks += idle.size
-        holding.slots = _NONE
+        self._free += idle.size
+        self._shares -= slots.size - idle.size
+        self._tokens -= holding.tokens
+        holding.slots = NO_BLOCKS
         holding.tokens = holding.blocks = holding.stored = 0
 
-    def block_table(self, holding: Holding) -> list[int]:
+    def block_table(self, holding: PagedHolding) -> list[int]:
         assert isinstance(holding, CachedHolding)
         self._tell_apart(holding)
         ids: list[int] = holding.slots.tolist()
@@ -107,20 +111,20 @@ class CachedPagedAllocator(PagedAllocator):
 
     def warm_up(self, contents: Contents, tokens: int) -> None:
         """Leave the cache as if a sequence of `tokens` tokens had run alone, as far as it fits."""
-        holding = self.open(contents)
-        prefix = self.find_prefix(contents, tokens)
-        if self.can_hold(tokens, prefix):
-            self.share(holding, prefix)
+        claim = Claim(0, tokens, tokens, contents=contents)
+        self.find_prefix(claim)
+        if self.can_hold(claim):
+            holding = self.open(claim)
             self.extend(holding, tokens)
             self.release(holding)
 
-    def check_integrity(self, holdings: Iterable[Holding]) -> None:
+    def check_integrity(self, holdings: Iterable[PagedHolding]) -> None:
         """Raise InvariantError unless `holdings`, being all there are, account for every block."""
         own = [h for h in holdings if isinstance(h, CachedHolding)]
         self._check_growth(own)
-        told = np.concatenate([_NONE, *(h.slots for h in own)])
+        told = np.concatenate([NO_BLOCKS, *(h.slots for h in own)])
         holders = np.bincount(told, minlength=self.num_blocks)
-        grown = np.concatenate([_NONE, *self._grown])
+        grown = np.concatenate([NO_BLOCKS, *self._grown])
         holders[grown] += 1
         if not np.array_equal(holders, self._holders):
             raise InvariantError("holders of blocks do not match the sequences")
@@ -130,8 +134,8 @@ class CachedPagedAllocator(PagedAllocator):
         ):
             raise InvariantError(f"{self._grown_count} blocks of growth do not match the sequences")
         free = np.sort(self._free_slots())
-        if not np.array_equal(free, np.flatnonzero(holders == 0)) or free.size != self.free_blocks:
-            raise InvariantError(f"the free queue does not hold the {self.free_blocks} free blocks")
+        if not np.array_equal(free, np.flatnonzero(holders == 0)) or free.size != self._free:
+            raise InvariantError(f"the free queue does not hold the {self._free} free blocks")
 
     def _free_slots(self) -> Contents:
         return self._queue.slots()
@@ -139,7 +143,7 @@ class CachedPagedAllocator(PagedAllocator):
     def _take(self, count: int) -> Contents:
         slots = self._next_free(count)
         self._holders[slots] = 1
-        self.free_blocks -= count
+        self._free -= count
         return slots
 
     def _next_free(self, count: int) -> Contents:
@@ -157,10 +161,8 @@ class CachedPagedAllocator(PagedAllocator):
         self._queue.push(idle)
 
     def _take_for_growth(self, count: int) -> None:
-        if count > self.free_blocks:
-            raise InvariantError(
-                f"{count - self.free_blocks} blocks taken beyond the pool of {self.num_blocks}"
-            )
+        if count > self._free:
+            raise InvariantError(f"{count - self._free} blocks taken beyond the pool of {self.num_blocks}")
         self._grown.append(self._take(count))
         self._grown_count += count
 

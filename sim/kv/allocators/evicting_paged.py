@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.kv.allocators.cached_paged import CachedPagedAllocator
-from sim.kv.allocators.paged import Contents, Holding
+from sim.kv.allocators.cached_paged import CachedHolding, CachedPagedAllocator
+from sim.kv.allocators.decision import Claim, Contents
 from sim.kv.eviction.decision import Eviction
 
 
@@ -21,16 +21,16 @@ class EvictingPagedAllocator(CachedPagedAllocator):
         self._policy = policy
         self._idle: set[int] = set()  # contents of blocks without a holder
 
-    def find_prefix(self, contents: Contents | None, tokens: int) -> Contents:
+    def find_prefix(self, claim: Claim) -> int:
         expired = self._policy.expired(self.now_ns)
         if expired:
             self._queue.push(self._evict(expired))
-        return super().find_prefix(contents, tokens)
+        return super().find_prefix(claim)
 
-    def share(self, holding: Holding, prefix: Contents) -> None:
+    def _share(self, holding: CachedHolding, prefix: Contents) -> None:
         contents = self._index.content_of(prefix).tolist()
         self._policy.accessed(contents, range(len(contents)), self.now_ns)
-        super().share(holding, prefix)
+        super()._share(holding, prefix)
 
     def _claim(self, idle: Contents) -> None:
         contents = self._index.content_of(idle).tolist()

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sim.errors import InvariantError
-from sim.kv.allocators.paged import Holding, PagedAllocator
+from sim.kv.allocators.decision import Claim
+from sim.kv.allocators.paged import PagedAllocator, PagedHolding
 
 
 class PagedMachine(RuleBasedStateMachine):
@@ -17,7 +18,7 @@ class PagedMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.allocator = PagedAllocator(40, 4)
-        self.tokens: dict[Holding, int] = {}
+        self.tokens: dict[PagedHolding, int] = {}
 
     def blocks(self, tokens: int) -> int:
         return -(-tokens // 4)
@@ -28,9 +29,10 @@ class PagedMachine(RuleBasedStateMachine):
 
     @rule(tokens=st.integers(1, 60))
     def admit(self, tokens):
-        holding = Holding()
+        claim = Claim(0, tokens, tokens)
+        holding = self.allocator.open(claim)
         fits = self.blocks(tokens) <= self.free
-        assert self.allocator.can_hold(tokens) == fits
+        assert self.allocator.can_hold(claim) == fits
         assert self.allocator.extend(holding, tokens) == fits
         if fits:
             self.tokens[holding] = tokens
@@ -41,7 +43,10 @@ class PagedMachine(RuleBasedStateMachine):
         holding = data.draw(st.sampled_from([h for h in self.tokens if h.growing_since < 0]))
         wanted = self.tokens[holding] + more
         missing = self.blocks(wanted) - self.blocks(self.tokens[holding])
-        assert self.allocator.missing(holding, wanted) == missing
+        due = sum(h.growing_since >= 0 and self.tokens[h] % 4 == 0 for h in self.tokens)
+        assert self.allocator.has_room([(holding, wanted)]) == (due + missing <= self.free)
+        self.allocator.start_room()
+        assert self.allocator.promise(holding, wanted) == (missing <= self.free)
         fits = missing <= self.free
         assert self.allocator.extend(holding, wanted) == fits
         if fits:
@@ -62,10 +67,14 @@ class PagedMachine(RuleBasedStateMachine):
             for s in range(steps + 1)
         ]
         limit = max(s for s in range(steps + 1) if need[s] <= self.free)
-        assert self.allocator.growth_demand() == (need[1] if steps else 0)
+        assert self.allocator.has_room(()) == (need[1] <= self.free)
         assert self.allocator.growth_limit(steps) == limit
+        self.allocator.start_room()
+        promised = 0
         for h in growing:
-            assert self.allocator.needs_block(h) == (self.tokens[h] % 4 == 0)
+            promised += self.tokens[h] % 4 == 0
+            assert self.allocator.promise(h, None) == (promised <= self.free)
+            promised = min(promised, self.free)
         if limit:
             self.allocator.grow(limit)
             for h in growing:
@@ -88,7 +97,8 @@ class PagedMachine(RuleBasedStateMachine):
 
     @invariant()
     def accounts(self):
-        assert self.allocator.free_blocks == self.free
+        assert self.allocator.free_blocks == self.allocator.largest_free_blocks == self.free
+        assert self.allocator.stored_tokens == sum(self.tokens.values())
         self.allocator.check_integrity(self.tokens)
 
 
@@ -99,7 +109,7 @@ TestPagedMachine.settings = settings(max_examples=60, stateful_step_count=40, de
 @given(block_size=st.integers(1, 17), tokens=st.integers(1, 50), steps=st.integers(1, 100))
 def test_growing_takes_the_blocks_that_the_tokens_fill(block_size, tokens, steps):
     allocator = PagedAllocator(1000, block_size)
-    holding = Holding()
+    holding = PagedHolding()
     allocator.extend(holding, tokens)
     allocator.start_growing(holding)
     allocator.grow(steps)
@@ -108,7 +118,7 @@ def test_growing_takes_the_blocks_that_the_tokens_fill(block_size, tokens, steps
 
 def test_a_lost_block_is_noticed():
     allocator = PagedAllocator(5, 4)
-    holding = Holding()
+    holding = PagedHolding()
     allocator.extend(holding, 9)
     with pytest.raises(InvariantError, match="0 blocks held"):
         allocator.check_integrity([])
@@ -120,7 +130,7 @@ def test_a_lost_block_is_noticed():
 
 def test_growing_beyond_the_pool_is_a_fault():
     allocator = PagedAllocator(1, 4)
-    holding = Holding()
+    holding = PagedHolding()
     allocator.extend(holding, 4)
     allocator.start_growing(holding)
     with pytest.raises(InvariantError, match="beyond the pool"):

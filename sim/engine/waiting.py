@@ -1,0 +1,160 @@
+"""Requests that wait for an engine: one queue, or one for each pool of KV memory.
+
+A lane is first come first served, preempted sequences ahead of all that arrived. Where the batcher reorders, it
+chooses among the arrivals; its choice stands until the request is admitted, so that it does not matter how often
+the engine looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Sized
+from itertools import islice
+
+from sim.batching.decision import QueueOrder
+from sim.engine.request import RequestTable, Sequence
+from sim.kv.allocators.decision import Allocator, Claim
+
+
+class Lane:
+    """A queue. `claim` is what its head asks for, kept while the head waits."""
+
+    __slots__ = ("arrived", "claim", "index", "overtaken", "resumed")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.resumed: deque[Sequence] = deque()  # preempted
+        self.arrived: deque[int] = deque()
+        self.claim: Claim | None = None
+        self.overtaken: dict[int, int] = {}  # how often others were chosen before a request
+
+    def __len__(self) -> int:
+        return len(self.resumed) + len(self.arrived)
+
+
+class WaitingQueue:
+    """All lanes of an engine. `lane_of` names each request's; None: there is one lane."""
+
+    def __init__(
+        self,
+        table: RequestTable,
+        allocator: Allocator,
+        order: QueueOrder | None,
+        lanes: int = 1,
+        lane_of: Sized[int] | None = None,
+    ) -> None:
+        self.lanes = [Lane(index) for index in range(lanes)]
+        self._table = table
+        self._allocator = allocator
+        self._order = order
+        self._lane_of = lane_of
+
+    def __len__(self) -> int:
+        if self._lane_of is None:
+            lane = self.lanes[0]
+            return len(lane.resumed) + len(lane.arrived)
+        return sum(len(lane) for lane in self.lanes)
+
+    def lane_of(self, index: int) -> Lane:
+        return self.lanes[0] if self._lane_of is None else self.lanes[self._lane_of[index]]
+
+    def arrive(self, index: int) -> None:
+        self.lane_of(index).arrived.append(index)
+
+    def resume_first(self, seq: Sequence) -> None:
+        """Put a preempted sequence in front of its lane."""
+        lane = self.lane_of(seq.index)
+        lane.resumed.appendleft(seq)
+        lane.claim = None
+
+    def head(self, closed: Sized[Lane] = ()) -> Lane | None:
+        """The lane whose turn it is, of those that are not closed: where the oldest request waits."""
+        if self._lane_of is None:
+            lane = self.lanes[0]
+            return lane if (lane.resumed or lane.arrived) and not closed else None
+        arrival = self._table.arrival_ns
+        best, oldest = None, None
+        for lane in self.lanes:
+            if len(lane) and lane not in closed:
+                index = self._first(lane)
+                if oldest is None or (arrival[index], index) < oldest:
+                    best, oldest = lane, (arrival[index], index)
+        return best
+
+    @staticmethod
+    def _first(lane: Lane) -> int:
+        return lane.resumed[0].index if lane.resumed else lane.arrived[0]
+
+    def oldest(self) -> int:
+        """The request that has waited for the longest time; there must be one."""
+        lane = self.head()
+        assert lane is not None
+        return self._first(lane)
+
+    def claim(self, lane: Lane, now_ns: int) -> Claim:
+        """What the head of the lane asks for; the batcher may choose who that is."""
+        table = self._table
+        if lane.resumed:
+            seq = lane.resumed[0]
+            if lane.claim is None or lane.claim.index != seq.index:
+                lane.claim = self._claim(lane, seq.index, seq.target)
+        elif lane.claim is None:
+            index = lane.arrived[0]
+            if self._order is not None and len(lane.arrived) > 1:
+                index = lane.arrived[self._order.choose(Arrivals(lane, table, self._allocator), now_ns)]
+            lane.claim = self._claim(lane, index, table.input_tokens[index])
+        return lane.claim
+
+    def _claim(self, lane: Lane, index: int, tokens: int) -> Claim:
+        table, allocator = self._table, self._allocator
+        final = table.input_tokens[index] + table.output_tokens[index] - 1
+        contents = table.contents(index, allocator.block_size) if allocator.finds_prefixes else None
+        return Claim(index, tokens, final, lane.index, contents)
+
+    def take(self, lane: Lane) -> Sequence | int:
+        """Remove the one whose claim stands: a preempted sequence, or a request that never ran."""
+        claim, lane.claim = lane.claim, None
+        assert claim is not None
+        if lane.resumed:
+            return lane.resumed.popleft()
+        if lane.arrived[0] == claim.index:
+            lane.arrived.popleft()
+        else:
+            at = lane.arrived.index(claim.index)
+            for index in islice(lane.arrived, at):
+                lane.overtaken[index] = lane.overtaken.get(index, 0) + 1
+            del lane.arrived[at]
+        lane.overtaken.pop(claim.index, None)
+        return claim.index
+
+
+class Arrivals:
+    """What a batcher that reorders sees of a lane: requests by their place, the oldest first."""
+
+    def __init__(self, lane: Lane, table: RequestTable, allocator: Allocator) -> None:
+        self._lane = lane
+        self._table = table
+        self._allocator = allocator
+
+    def __len__(self) -> int:
+        return len(self._lane.arrived)
+
+    def tokens(self, place: int) -> int:
+        """Length of the prompt."""
+        return self._table.input_tokens[self._lane.arrived[place]]
+
+    def arrival_ns(self, place: int) -> int:
+        return self._table.arrival_ns[self._lane.arrived[place]]
+
+    def overtaken(self, place: int) -> int:
+        """How often a request that came later was taken before this one."""
+        return self._lane.overtaken.get(self._lane.arrived[place], 0)
+
+    def cached_tokens(self, place: int) -> int:
+        """Tokens of the prompt that the prefix cache holds now."""
+        allocator = self._allocator
+        if not allocator.finds_prefixes:
+            return 0
+        index = self._lane.arrived[place]
+        contents = self._table.contents(index, allocator.block_size)
+        return allocator.find_prefix(Claim(index, self.tokens(place), 0, self._lane.index, contents))

@@ -1,0 +1,52 @@
+"""The KV memory of an engine, from what a scenario says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sim.engine.request import RequestTable
+from sim.kv.allocators.cached_paged import CachedPagedAllocator
+from sim.kv.allocators.decision import Allocator, AllocatorConfig
+from sim.kv.allocators.evicting_paged import EvictingPagedAllocator
+from sim.kv.allocators.paged import Paged
+from sim.kv.eviction.decision import EvictionConfig
+
+
+@dataclass(frozen=True)
+class KvSetup:
+    """KV memory of each engine.
+
+    usable_blocks   blocks that sequences may hold
+    eviction        which cached blocks go first; None: free blocks are used again in the engine's own order
+    warm_cache      whether the prefix cache starts as after the same requests were served once before, in order
+    """
+
+    usable_blocks: int
+    block_size: int
+    max_model_len: int
+    allocator: AllocatorConfig = field(default_factory=Paged)
+    prefix_caching: bool = False
+    eviction: EvictionConfig | None = None
+    warm_cache: bool = False
+
+
+def build_allocator(setup: KvSetup, table: RequestTable) -> Allocator:
+    """Make the KV memory of one engine, which will serve requests of `table`."""
+    if setup.prefix_caching:
+        return _prefix_cache(setup, table)
+    return setup.allocator.build(setup.usable_blocks, setup.block_size, setup.max_model_len)
+
+
+def _prefix_cache(setup: KvSetup, table: RequestTable) -> CachedPagedAllocator:
+    blocks, size = setup.usable_blocks, setup.block_size
+    if setup.eviction is None:
+        allocator = CachedPagedAllocator(blocks, size)
+    else:
+        passes = 2 if setup.warm_cache else 1  # an oracle must know the warming requests too
+        uses = passes * [content for i in range(len(table)) for content in table.contents(i, size).tolist()]
+        allocator = EvictingPagedAllocator(blocks, size, setup.eviction.build(blocks, uses))
+    if setup.warm_cache:
+        for index in range(len(table)):
+            tokens = table.input_tokens[index] + table.output_tokens[index] - 1
+            allocator.warm_up(table.contents(index, size), tokens)
+    return allocator
