@@ -214,6 +214,32 @@ def kv_usage(replicas: Sequence[StepColumns], num_blocks: int, duration_ns: int)
     return held / (num_blocks * duration_ns * len(replicas)), peak / num_blocks
 
 
+def fragmentation(log: StepColumns, num_blocks: int) -> Float64:
+    """External fragmentation of each row: (free - largest request that could be placed) / free; 0 with none free."""
+    free = num_blocks - log.first_used_blocks
+    return np.divide(free - log.largest_free, free, out=np.zeros(free.size), where=free > 0)
+
+
+def memory_statistics(
+    replicas: Sequence[StepColumns], num_blocks: int, block_size: int
+) -> dict[str, float | None]:
+    """How well held KV memory is used, over time and replicas while they run; None where nothing ran.
+
+    kv_internal_waste_mean    share of the tokens' room in held blocks without a token in it
+    kv_fragmentation_mean, kv_fragmentation_peak    external fragmentation
+    """
+    busy = sum(int(log.row_ns.sum()) for log in replicas)
+    held = sum(float(log.row_ns @ log.first_used_blocks) for log in replicas) * block_size
+    stored = sum(float(log.row_ns @ log.stored_tokens) for log in replicas)
+    rows = [fragmentation(log, num_blocks) for log in replicas]
+    weighted = sum(float(log.row_ns @ row) for log, row in zip(replicas, rows, strict=True))
+    return {
+        "kv_internal_waste_mean": 1 - stored / held if held else None,
+        "kv_fragmentation_mean": weighted / busy if busy else None,
+        "kv_fragmentation_peak": max((float(row.max()) for row in rows if row.size), default=None),
+    }
+
+
 def waiting_at(requests: Requests, replica: int, times_ns: Int64, running: Int64) -> Int64:
     """Length of a replica's queue at times at which it runs `running` sequences."""
     columns = requests.columns

@@ -4,6 +4,7 @@
     summary.json         keys of `vllm bench serve`, ours under `sim`
     requests.parquet     one row per request
     timeline.parquet     one row per change of a replica's batch
+    links.parquet        one row per change of what an owner has of a link; only where anything moved beside the steps
 
 The same seed gives the same bytes, but for the key `date` of the summary.
 """
@@ -25,7 +26,7 @@ import yaml
 
 from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
-from sim.metrics import Requests, waiting_at
+from sim.metrics import Requests, fragmentation, waiting_at
 from sim.scenario.sections import Scenario
 from sim.simulation import Result, Service
 from workloads.trace import Trace
@@ -34,10 +35,11 @@ LOCK = "scenario.lock.yaml"
 SUMMARY = "summary.json"
 REQUESTS = "requests.parquet"
 TIMELINE = "timeline.parquet"
+LINKS = "links.parquet"
 
 
 OWN_FILES = frozenset(
-    (LOCK, SUMMARY, REQUESTS, TIMELINE, "comparison.json", "plan.json", "scenario.yaml", "report.html")
+    (LOCK, SUMMARY, REQUESTS, TIMELINE, LINKS, "comparison.json", "plan.json", "scenario.yaml", "report.html")
 )
 _OTHER_KINDS = frozenset(("comparison.json", "plan.json"))  # which hold a lock file too
 ARMS = "arms"
@@ -104,11 +106,11 @@ def _foreign(target: Path) -> Iterator[Path]:
 
 
 def write_run(result: Result, trace: Trace, directory: Path) -> None:
-    """Write the four files into an existing folder."""
+    """Write the files into an existing folder."""
     (directory / LOCK).write_text(lock_text(result.scenario, result.service), encoding="utf-8")
     (directory / SUMMARY).write_text(json_text(result.summary), encoding="utf-8")
     _write_table(request_columns(result.requests, trace), directory / REQUESTS)
-    _write_table(timeline_columns(result.requests, result.replicas), directory / TIMELINE)
+    _write_table(timeline_columns(result), directory / TIMELINE)
 
 
 def json_text(document: Any) -> str:  # noqa: ANN401  anything that is JSON
@@ -159,29 +161,40 @@ def request_columns(requests: Requests, trace: Trace) -> dict[str, Any]:
     }
 
 
-def timeline_columns(requests: Requests, replicas: tuple[StepColumns, ...]) -> dict[str, Any]:
-    """One row per run of steps with the same batch, by replica and time; an idle replica has a row of zeros."""
-    parts = [_replica_timeline(requests, index, log) for index, log in enumerate(replicas)]
+def timeline_columns(result: Result) -> dict[str, Any]:
+    """One row per run of steps with the same batch, by replica and time; an idle replica has a row of its own.
+
+    Such a row has zeros, and null for what is not known of an idle replica. `prefix_queries` and `prefix_hits` count
+    up; `kv_fragmentation` is F = (free - largest run of free) / free.
+    """
+    parts = [_replica_timeline(result, index, log) for index, log in enumerate(result.replicas)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _replica_timeline(requests: Requests, index: int, log: StepColumns) -> dict[str, Any]:
+def _replica_timeline(result: Result, index: int, log: StepColumns) -> dict[str, Any]:
     end_ns = log.start_ns + log.row_ns
     idle = np.ones(end_ns.size, dtype=np.bool_)  # whether nothing follows a row directly
     idle[:-1] = end_ns[:-1] != log.start_ns[1:]
     times = np.concatenate([log.start_ns, end_ns[idle]])
     order = np.argsort(times, kind="stable")
 
-    def column(values: Any) -> Any:  # noqa: ANN401  arrays in, arrays out
-        return np.concatenate([values, np.zeros(int(idle.sum()), dtype=values.dtype)])[order]
+    def column(values: Any, when_idle: Any = 0) -> Any:  # noqa: ANN401  arrays in, arrays out
+        return np.concatenate([values, np.broadcast_to(when_idle, int(idle.sum()))])[order]
 
     times, running = times[order], column(log.running)
+    service = result.service
+    waste = log.first_used_blocks * service.limits.block_size - log.stored_tokens
     return {
         "t_s": times / 1e9,
         "replica": np.full(times.size, index),
         "running": running,
-        "waiting": waiting_at(requests, index, times, running),
+        "waiting": waiting_at(result.requests, index, times, running),
         "kv_used_blocks": column(log.first_used_blocks),
+        "kv_cached_blocks": column(log.cached_blocks.astype(np.float64), np.nan),
+        "kv_waste_tokens": column(waste),
+        "kv_fragmentation": column(fragmentation(log, service.capacity.usable_blocks)),
+        "prefix_queries": column(log.queries, log.queries[idle]),
+        "prefix_hits": column(log.hits, log.hits[idle]),
         "prefill_tokens": column(log.prefill_tokens),
         "decode_seqs": column(log.decodes),
         "steps": column(log.steps),

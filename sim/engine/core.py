@@ -19,7 +19,7 @@ from collections.abc import Sequence as Sized
 
 from sim.batching.decision import Batcher, EngineLimits, StepLimits
 from sim.engine.decode_group import DecodeGroup
-from sim.engine.plan import BatchPlan
+from sim.engine.plan import BatchPlan, Memory
 from sim.engine.request import RequestTable, Sequence
 from sim.engine.waiting import Lane, WaitingQueue
 from sim.errors import InvariantError
@@ -167,7 +167,7 @@ class EngineCore:
         self.step += steps
         if steps > 1:
             allocator.grow(steps - 1)
-        plan.last_memory = self._memory()
+        plan.last_used_blocks = allocator.used_blocks
         self._committed_ns = allocator.now_ns = now_ns
         finished = self.group.finished(self.step - 1)
         for seq in finished:
@@ -395,9 +395,16 @@ class EngineCore:
 
     # Plans.
 
-    def _memory(self) -> tuple[int, int, int]:
+    def _memory(self) -> Memory:
         allocator = self.allocator
-        return allocator.used_blocks, allocator.stored_tokens, allocator.largest_free_blocks
+        return Memory(
+            allocator.used_blocks,
+            allocator.stored_tokens,
+            allocator.largest_free_blocks,
+            allocator.cached_blocks,
+            self.prefix_queries,
+            self.prefix_hits,
+        )
 
     def _plan(self) -> BatchPlan:
         group = self.group

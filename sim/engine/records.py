@@ -105,9 +105,8 @@ class StepColumns:
     """The steps of one replica. A row is a run of steps with the same batch; all arrays are int64.
 
     start_ns, steps, decodes, prefill_tokens, prompts, running   per row
-    first_used_blocks, first_stored_tokens, first_largest_free   while the first step of the row ran: KV blocks held,
-                   tokens stored in them, and the largest request that could be placed, in blocks' worth
-    last_used_blocks, last_stored_tokens, last_largest_free      the same while the last one ran
+    first_used_blocks, last_used_blocks   KV blocks held while the first and the last step of the row ran
+    stored_tokens, largest_free, cached_blocks, queries, hits   as of the first: see `Memory`; the last two count up
     step_ns        duration of every step, `steps` of them per row in order
     prefix_queries, prefix_hits   tokens looked up in the prefix cache, and found, at admissions
     loaded_hits    those of them that came from another tier than HBM
@@ -121,12 +120,13 @@ class StepColumns:
     prefill_tokens: Int64
     prompts: Int64
     running: Int64
-    first_used_blocks: Int64
-    first_stored_tokens: Int64
-    first_largest_free: Int64
     last_used_blocks: Int64
-    last_stored_tokens: Int64
-    last_largest_free: Int64
+    first_used_blocks: Int64
+    stored_tokens: Int64
+    largest_free: Int64
+    cached_blocks: Int64
+    queries: Int64
+    hits: Int64
     step_ns: Int64
     resumed_ns: Int64
     resumed_gaps_ns: Int64
@@ -158,7 +158,7 @@ class StepLog:
     follows directly with as many decodes has the same sequences, since a batch only grows through a prompt.
     """
 
-    FIELDS: Final = 12
+    FIELDS: Final = 13
     CHUNK: Final = 1 << 13
 
     def __init__(self) -> None:
@@ -185,15 +185,15 @@ class StepLog:
         self._count = count + steps
         rows = self._rows
         if self._batch == (plan.decodes, plan.running) and not plan.chunks and self._end_ns == start_ns:
-            rows[-11] += steps
-            rows[-3:] = array("q", plan.last_memory)
+            rows[-12] += steps
+            rows[-7] = plan.last_used_blocks
         else:
             prefill_tokens = 0
             for _, new_tokens in plan.chunks:
                 prefill_tokens += new_tokens
             rows.extend((start_ns, steps, plan.decodes, prefill_tokens, len(plan.chunks), plan.running))
+            rows.append(plan.last_used_blocks)
             rows.extend(plan.memory)
-            rows.extend(plan.last_memory)
             self._batch = None if plan.chunks else (plan.decodes, plan.running)
         self._end_ns = end_ns
 

@@ -55,13 +55,19 @@ class PrefixIndex:
             if slot_of.setdefault(content, slot) != slot:
                 self._twins.setdefault(content, []).append(slot)
 
-    def forget(self, slots: Int64) -> None:
-        """Blocks are about to be used for something else."""
+    def forget(self, slots: Int64) -> int:
+        """Blocks are about to be used for something else; returns how many of them held something."""
         contents = self._content[slots]
         known = contents != _NOTHING
-        if known.any():
+        count = int(np.count_nonzero(known))
+        if count:
             self._drop(zip(contents[known].tolist(), slots[known].tolist(), strict=True))
             self._content[slots] = _NOTHING
+        return count
+
+    def known(self, slots: Int64) -> int:
+        """How many of the blocks hold something."""
+        return int(np.count_nonzero(self._content[slots] != _NOTHING))
 
     def _drop(self, pairs: Iterable[tuple[int, int]]) -> None:
         for content, slot in pairs:

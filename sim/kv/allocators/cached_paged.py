@@ -42,8 +42,13 @@ class CachedPagedAllocator(PagedAllocator):
         self._queue = FreeQueue(num_blocks)
         self._index = PrefixIndex(num_blocks)
         self._holders = np.zeros(num_blocks, dtype=np.int64)
+        self._idle_known = 0
         self._grown: list[Contents] = []  # blocks taken by sequences that grow, not yet told apart
         self._grown_count = 0
+
+    @property
+    def cached_blocks(self) -> int:
+        return self._idle_known
 
     def find_prefix(self, claim: Claim) -> int:
         """At least one token is left to compute."""
@@ -133,7 +138,12 @@ class CachedPagedAllocator(PagedAllocator):
             or grown.size != self._grown_count
         ):
             raise InvariantError(f"{self._grown_count} blocks of growth do not match the sequences")
+        shares = int((holders - 1).clip(0).sum())
+        if shares != self._shares:
+            raise InvariantError(f"{self._shares} shares of blocks instead of {shares}")
         free = np.sort(self._free_slots())
+        if self._index.known(free) != self.cached_blocks:
+            raise InvariantError(f"{self.cached_blocks} free blocks hold something by count")
         if not np.array_equal(free, np.flatnonzero(holders == 0)) or free.size != self._free:
             raise InvariantError(f"the free queue does not hold the {self._free} free blocks")
 
@@ -149,16 +159,18 @@ class CachedPagedAllocator(PagedAllocator):
     def _next_free(self, count: int) -> Contents:
         """Take blocks out of the free ones; what they held is forgotten."""
         slots = self._queue.pop(count)
-        self._index.forget(slots)
+        self._idle_known -= self._index.forget(slots)
         return slots
 
     def _claim(self, idle: Contents) -> None:
         """Free blocks get a holder again, and keep what they hold."""
         self._queue.remove(idle)
+        self._idle_known -= idle.size
 
     def _give_up(self, idle: Contents) -> None:
         """Blocks have no holder any more; the first of them is to be used again first."""
         self._queue.push(idle)
+        self._idle_known += self._index.known(idle)
 
     def _take_for_growth(self, count: int) -> None:
         if count > self._free:

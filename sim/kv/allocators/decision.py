@@ -92,6 +92,11 @@ class Allocator(ABC):
     def free_blocks(self) -> int:
         return self.num_blocks - self.used_blocks
 
+    @property
+    def cached_blocks(self) -> int:
+        """Free blocks in which a prefix could be found."""
+        return 0
+
     # One sequence.
 
     def ever_holds(self, tokens: int, final_tokens: int) -> bool:  # noqa: ARG002

@@ -21,6 +21,10 @@ class EvictingPagedAllocator(CachedPagedAllocator):
         self._policy = policy
         self._idle: set[int] = set()  # contents of blocks without a holder
 
+    @property
+    def cached_blocks(self) -> int:
+        return len(self._idle)
+
     def find_prefix(self, claim: Claim) -> int:
         expired = self._policy.expired(self.now_ns)
         if expired:
