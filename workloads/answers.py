@@ -6,14 +6,14 @@ import numpy as np
 
 from workloads.errors import InputError
 from workloads.expand import expand_hashes
-from workloads.trace import BlockHashes, Trace
+from workloads.trace import BlockHashes, Int64, Trace
 
 
 def sequence_hashes(trace: Trace, block_tokens: int) -> BlockHashes | None:
     """Ids of the full blocks of every prompt, at an engine's block size, and of its answer where they are known.
 
-    In a session the next prompt repeats what was said: where it starts with the full blocks of this one, its ids name
-    the blocks that this answer fills. None where the trace says nothing of prefixes.
+    Where a later prompt begins with a prompt and its answer, its ids name the blocks that this answer fills. Which
+    prompts do, the trace's `turns` say, or else `guessed_turns`. None where the trace says nothing of prefixes.
     """
     try:
         hashes = expand_hashes(trace, block_tokens).hashes
@@ -23,20 +23,46 @@ def sequence_hashes(trace: Trace, block_tokens: int) -> BlockHashes | None:
         ) from None
     if hashes is None:
         return None
-    full = trace.input_tokens // block_tokens
-    runs = [hashes.of(i)[: full[i]] for i in range(len(trace))]
-    last: dict[int, int] = {}
-    for i, session in enumerate(trace.session.tolist()):
-        if session < 0:
+    runs = _full_blocks(hashes, trace)
+    continues = _guessed(trace.session, runs) if trace.turns is None else trace.turns.continues
+    for i, before in enumerate(continues.tolist()):
+        if before < 0:
             continue
-        before = last.get(session)
-        last[session] = i
-        if before is not None:
-            said = int(trace.input_tokens[before] + trace.output_tokens[before] - 1) // block_tokens
-            known = runs[before]
-            if np.array_equal(runs[i][: known.size], known):
-                runs[before] = runs[i][: max(said, known.size)]
+        known = runs[before]
+        said = int(trace.input_tokens[before] + trace.output_tokens[before] - 1) // block_tokens
+        shared = min(known.size, runs[i].size)
+        if not np.array_equal(runs[i][:shared], known[:shared]):
+            raise InputError(f"trace: request {i} continues request {before}, but their prefix blocks differ")
+        runs[before] = runs[i][: max(said, known.size)]
     counts = [run.size for run in runs]
     return BlockHashes.build(
         block_tokens, counts, np.concatenate(runs) if runs else np.zeros(0, dtype=np.int64)
     )
+
+
+def guessed_turns(trace: Trace) -> Int64:
+    """Which request each prompt continues, as far as the blocks show it, -1 where they do not.
+
+    The guess: a prompt that starts with the full blocks of its session's prompt before goes on where that ended.
+    """
+    if trace.hashes is None:
+        return np.full(len(trace), -1)
+    return _guessed(trace.session, _full_blocks(trace.hashes, trace))
+
+
+def _full_blocks(hashes: BlockHashes, trace: Trace) -> list[Int64]:
+    full = (trace.input_tokens // hashes.block_tokens).tolist()
+    return [hashes.of(i)[:count] for i, count in enumerate(full)]
+
+
+def _guessed(session: Int64, runs: list[Int64]) -> Int64:
+    continues = np.full(session.size, -1)
+    last: dict[int, int] = {}
+    for i, code in enumerate(session.tolist()):
+        if code < 0:
+            continue
+        before = last.get(code)
+        last[code] = i
+        if before is not None and np.array_equal(runs[i][: runs[before].size], runs[before]):
+            continues[i] = before
+    return continues

@@ -27,7 +27,8 @@ class Workload:
     """What the simulator runs.
 
     max_concurrency  None: an open stream, requests arrive at trace.arrival_ns. Else a closed loop: requests
-                     are sent in the order of the trace (arrival_ns is all zero), so many in flight.
+                     are sent in the order of the trace (arrival_ns is all zero), so many in flight. What waits for
+                     an answer keeps the place of the request before: sessions in progress are counted.
     """
 
     trace: Trace
@@ -66,10 +67,11 @@ def _from_lengths(config: WorkloadConfig, streams: Streams) -> Trace:
 def _from_sessions(config: WorkloadConfig, sessions: SessionsConfig, streams: Streams) -> Trace:
     assert config.input_tokens is not None
     assert config.output_tokens is not None
-    assert config.request_rate is not None
     if config.num_requests is None:
+        assert config.request_rate is not None
         _check_size(config, config.request_rate)
-    window = Window(config.request_rate, config.burstiness or 1.0, config.num_requests, _end_ns(config))
+    rate = config.request_rate if config.max_concurrency is None else None
+    window = Window(rate, config.burstiness or 1.0, config.num_requests, _end_ns(config))
     return draw_sessions(sessions, config.input_tokens, config.output_tokens, streams, window)
 
 
@@ -118,6 +120,7 @@ def _from_file(config: WorkloadConfig, streams: Streams, path: Path) -> Trace:
 
 
 def _file_arrivals(config: WorkloadConfig, streams: Streams, trace: Trace, path: Path) -> Int64:
+    _check_waits(config, trace, path)
     redrawn = config.ramp_up_strategy is not None or config.burstiness is not None
     if config.max_concurrency is not None or redrawn or not trace.has_arrivals:
         rate = mean_rate(trace.arrival_ns) if trace.has_arrivals else None
@@ -127,6 +130,19 @@ def _file_arrivals(config: WorkloadConfig, streams: Streams, trace: Trace, path:
             f"workload.rescale_arrivals: acts on drawn times, and {path} has its own; add burstiness"
         )
     return trace.arrival_ns if config.request_rate is None else at_rate(trace.arrival_ns, config.request_rate)
+
+
+def _check_waits(config: WorkloadConfig, trace: Trace, path: Path) -> None:
+    """Refuse another rate for requests whose times follow from the answers before them."""
+    if trace.turns is None or not trace.turns.waiting:
+        return
+    changing = ("burstiness", "ramp_up_strategy", *(["request_rate"] if config.constant_rate else []))
+    for name in changing:
+        if getattr(config, name):
+            raise ConfigError(
+                f"workload.{name}: requests of {path} wait for answers, so no rate is theirs; leave it out, or give "
+                "sessions instead of the trace"
+            )
 
 
 def _draw_arrivals(

@@ -211,7 +211,10 @@ def fit(
 def _write(trace: Trace, target: Path, name: str, about: dict[str, Any], output: Output) -> None:
     figures = summarise(trace)  # before the file is there: who interrupts finds none
     lost = write_trace(trace, target, name, force=output.force, allow_loss=output.allow_loss)
-    keys = ("requests", "failed", "input_tokens", "output_tokens", "duration_s", "request_rate", "warnings")
+    keys = (
+        *("requests", "failed", "input_tokens", "output_tokens", "duration_s", "request_rate", "waiting"),
+        "warnings",
+    )
     document = {**about, "out": str(target), "to": name, "lost": lost, **{key: figures[key] for key in keys}}
     _print(document, output.as_json, show.written)
 

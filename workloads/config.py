@@ -91,13 +91,14 @@ class WorkloadConfig(BaseModel):
     ramp_up_start_rps: RampRate | None = None
     ramp_up_end_rps: RampRate | None = None
     max_concurrency: Count | None = None
-    """Closed loop: so many requests in flight, the next is sent when one finishes."""
+    """Closed loop: so many requests in flight, the next is sent when one finishes; so many sessions in progress, where
+    turns wait for answers."""
     num_requests: Count | None = None
-    """How many requests; of a trace file, the first so many."""
+    """How many requests; of a trace file, the first so many; of sessions, how many turns."""
     duration_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
     """Only requests that arrive before this time, in seconds."""
     sessions: SessionsConfig | None = None
-    """Multi-turn sessions whose prompts grow and share prefixes."""
+    """Multi-turn sessions whose prompts repeat what was said and share prefixes."""
     tenants: dict[str, TenantConfig] | None = None
     """Requests (whole sessions) are shared out by weight; no prefix is shared between tenants."""
 
@@ -164,9 +165,14 @@ def _check_closed_loop(config: WorkloadConfig) -> str | None:
             f"max_concurrency: {config.max_concurrency} beside request_rate {config.request_rate:g}; "
             'arrivals by rate behind a client limit are not offered: give one ("inf" is allowed)'
         )
-    for name in ("burstiness", "rescale_arrivals", "ramp_up_strategy", "duration_s", "sessions"):
+    for name in ("burstiness", "rescale_arrivals", "ramp_up_strategy", "duration_s"):
         if getattr(config, name):
             return f"{name}: has no meaning in a closed loop (max_concurrency); leave one of them out"
+    if config.sessions is not None and not config.sessions.waits_for_answer:
+        return (
+            f"max_concurrency: {config.max_concurrency} counts sessions in progress, whose turns wait for answers; "
+            "leave it out, or sessions.waits_for_answer: false"
+        )
     return None
 
 
@@ -203,8 +209,8 @@ def _check_sessions(config: WorkloadConfig) -> str | None:
     for name in ("ramp_up_strategy", "rescale_arrivals"):
         if getattr(config, name):
             return f"{name}: not offered together with sessions, which start at request_rate / turns"
-    if not config.constant_rate:
-        return "request_rate: sessions need a finite rate in requests/s"
+    if config.max_concurrency is None and not config.constant_rate:
+        return "request_rate: sessions need a finite rate in requests/s, or max_concurrency"
     return None
 
 

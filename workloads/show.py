@@ -14,10 +14,12 @@ def figures(document: dict[str, Any]) -> None:
     """Print the summary of a trace."""
     print(document["file"])
     table = _table(None, "figure", "value")
-    nested = {"quantiles", "warnings", "file", "tenants", "prefix"}
+    nested = {"quantiles", "warnings", "file", "tenants", "prefix", "waiting"}
     for name, value in document.items():
         if name not in nested:
             table.add_row(name, _number(value))
+    for name, value in (document["waiting"] or {}).items():
+        table.add_row(f"waiting for answers: {name}", _number(value))
     for name, value in (document["prefix"] or {}).items():
         table.add_row(f"prefix {name}", _number(value))
     if len(document["tenants"]) > 1:

@@ -33,6 +33,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
         },
         "length_correlation": _correlation(trace),
         "sessions": sessions or None,
+        "waiting": _waiting(trace),
         "tenants": {
             name: int(np.count_nonzero(trace.tenant == code)) for code, name in enumerate(trace.tenant_names)
         },
@@ -46,6 +47,15 @@ def summarise(trace: Trace) -> dict[str, Any]:
         },
         "warnings": list(trace.warnings),
     }
+
+
+def _waiting(trace: Trace) -> dict[str, float] | None:
+    """Requests that wait for answers: times, rate and gaps count them at the earliest possible."""
+    if trace.turns is None or not trace.turns.waiting:
+        return None
+    waits = trace.turns.predecessor >= 0
+    mean_ns = trace.turns.think_ns[waits].mean()
+    return {"requests": trace.turns.waiting, "mean_think_s": float(mean_ns) / NS_PER_S}
 
 
 def _quantiles(values: NDArray[Any]) -> dict[str, float]:

@@ -93,6 +93,75 @@ class BlockHashes:
 
 
 @dataclass(frozen=True, eq=False)
+class Turns:
+    """How the requests of sessions hang together; one entry per request, all arrays read-only int64.
+
+    continues    position of the latest earlier request whose prompt and answer this prompt begins with, -1 for none
+    predecessor  position of the request that must be done (or refused) before this one is sent, -1 for none; each
+                 request is followed by one at most
+    think_ns     from that request's end to the sending of this one; 0 where there is none
+
+    A request with a predecessor arrives when the run lets it. Its `arrival_ns` is the earliest time possible, as if
+    answers took no time.
+    """
+
+    continues: Int64
+    predecessor: Int64
+    think_ns: Int64
+
+    @classmethod
+    def build(cls, continues: ArrayLike, predecessor: ArrayLike, think_ns: ArrayLike) -> Turns:
+        return cls(
+            _column("continues", continues),
+            _column("predecessor", predecessor),
+            _column("think_ns", think_ns),
+        )
+
+    @cached_property
+    def waiting(self) -> int:
+        """How many requests wait for another one."""
+        return int(np.count_nonzero(self.predecessor >= 0))
+
+    def without_waits(self) -> Turns:
+        """Return the same prompts, sent at their times."""
+        return Turns.build(self.continues, np.full_like(self.predecessor, -1), np.zeros_like(self.think_ns))
+
+    def select(self, index: Int64) -> Turns:
+        """Return the requests at `index`, in that order; what hung on one that is left out stands alone."""
+        place = np.full(self.continues.size + 1, -1)  # the last entry answers for -1
+        place[index] = np.arange(index.size)
+        predecessor = place[self.predecessor[index]]
+        think_ns = np.where(predecessor >= 0, self.think_ns[index], 0)
+        return Turns.build(place[self.continues[index]], predecessor, think_ns)
+
+    def check(self, trace: Trace) -> None:
+        """Raise InputError where a law is broken."""
+        own = np.arange(len(trace))
+        for name in ("continues", "predecessor", "think_ns"):
+            if getattr(self, name).shape != own.shape:
+                raise InputError(
+                    f"trace: {name} has {getattr(self, name).size} entries for {own.size} arrivals"
+                )
+        for name in ("continues", "predecessor"):
+            column = getattr(self, name)
+            linked = column >= 0
+            if np.any(column < -1) or np.any(column >= own):
+                raise InputError(f"trace: {name} must be -1 or the position of an earlier request")
+            sessions = trace.session[column[linked]]
+            if np.any(sessions < 0) or np.any(sessions != trace.session[linked]):
+                raise InputError(f"trace: {name} must name a request of the same session")
+        said = trace.input_tokens + trace.output_tokens
+        linked = self.continues >= 0
+        if np.any(trace.input_tokens[linked] < said[self.continues[linked]]):
+            raise InputError("trace: a prompt is shorter than the prompt and answer that it continues")
+        waits = self.predecessor >= 0
+        if np.unique(self.predecessor[waits]).size < self.waiting:
+            raise InputError("trace: predecessor must name each request at most once")
+        if np.any(self.think_ns < 0) or np.any(self.think_ns[~waits] != 0):
+            raise InputError("trace: think_ns must be at least 0, and 0 where there is no predecessor")
+
+
+@dataclass(frozen=True, eq=False)
 class Trace:
     """Requests as columns of equal length; all arrays are read-only int64.
 
@@ -103,6 +172,7 @@ class Trace:
     tenant         code into `tenant_names`
     priority       lower runs first, as in the engine
     hashes         prefix identity, where the trace carries it
+    turns          who waits for whose answer and repeats it, where the trace says so
     has_arrivals   False where the source gives lengths only (arrival_ns is then all zero)
     failed         requests of the source that were kept out because they failed there
     warnings       what a reader noticed and left as it was
@@ -116,6 +186,7 @@ class Trace:
     priority: Int64
     tenant_names: tuple[str, ...] = ("default",)
     hashes: BlockHashes | None = None
+    turns: Turns | None = None
     has_arrivals: bool = True
     failed: int = 0
     source: str = ""
@@ -133,6 +204,7 @@ class Trace:
         priority: ArrayLike | None = None,
         tenant_names: Sequence[str] = ("default",),
         hashes: BlockHashes | None = None,
+        turns: Turns | None = None,
         has_arrivals: bool = True,
         failed: int = 0,
         source: str = "",
@@ -151,16 +223,20 @@ class Trace:
         _check_laws(arrival, columns, len(tenant_names))
         if hashes is not None and hashes.offsets.size != n + 1:
             raise InputError(f"trace: {hashes.offsets.size} hash offsets for {n} requests")
-        return cls(
+        trace = cls(
             arrival,
             **columns,
             tenant_names=tuple(tenant_names),
             hashes=hashes,
+            turns=turns,
             has_arrivals=has_arrivals,
             failed=failed,
             source=source,
             warnings=tuple(warnings),
         )
+        if turns is not None:
+            turns.check(trace)
+        return trace
 
     def __len__(self) -> int:
         return int(self.arrival_ns.size)
@@ -196,4 +272,5 @@ class Trace:
             tenant=_frozen(self.tenant[at]),
             priority=_frozen(self.priority[at]),
             hashes=None if self.hashes is None else self.hashes.select(at),
+            turns=None if self.turns is None else self.turns.select(at),
         )

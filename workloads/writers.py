@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from workloads.answers import guessed_turns
 from workloads.errors import InputError
 from workloads.readers import azure, mooncake, vidur
 from workloads.replacing import replacing
@@ -18,7 +19,15 @@ FORMATS = ("parquet", "azure", "mooncake", "vidur")
 
 _SUFFIXES = {".parquet": "parquet", ".jsonl": "mooncake"}
 _HOLDS = {  # beyond arrivals and lengths
-    "parquet": {"sessions", "tenants", "priorities", "prefix blocks", "the first arrival's offset"},
+    "parquet": {
+        "sessions",
+        "tenants",
+        "priorities",
+        "prefix blocks",
+        "waits for answers",
+        "which answers are repeated",
+        "the first arrival's offset",
+    },
     "mooncake": {"sessions", "prefix blocks", "the first arrival's offset"},
     "vidur": {"the first arrival's offset"},
     "azure": set[str](),
@@ -38,12 +47,21 @@ def format_of(target: Path, name: str | None) -> str:
 
 
 def losses(trace: Trace, name: str) -> list[str]:
-    """Return what the trace has and the format cannot hold."""
+    """Return what the trace has and the format cannot hold.
+
+    Of requests that wait for answers, the times that remain are the earliest possible. Which answers are repeated is
+    lost with the prefix blocks, or where the blocks alone show something else.
+    """
+    turns = trace.turns
     has = {
         "sessions": bool(np.any(trace.session >= 0)),
         "tenants": trace.tenant_names != ("default",),
         "priorities": bool(np.any(trace.priority != 0)),
         "prefix blocks": trace.hashes is not None,
+        "waits for answers": turns is not None and turns.waiting > 0,
+        "which answers are repeated": turns is not None
+        and trace.hashes is not None
+        and not np.array_equal(turns.continues, guessed_turns(trace)),
         "the first arrival's offset": bool(len(trace)) and int(trace.arrival_ns[0]) > 0,
     }
     lost = [what for what, present in has.items() if present and what not in _HOLDS[name]]

@@ -16,11 +16,12 @@ class RequestTable:
     """What is known of every request before it runs; one entry each. Arrivals may be filled in as they happen.
 
     `hashes`, in blocks of the engine's size, say what is in the full blocks of each sequence, as far as it can be
-    found again: of the prompt, and of the answer where a later prompt repeats it.
+    found again: of the prompt, and of the answer where a later prompt repeats it. `turns` say who waits for whom.
     """
 
     def __init__(self, trace: Trace, hashes: BlockHashes | None = None) -> None:
         self._hashes = hashes
+        self.turns = trace.turns
         self.arrival_ns = array("q", trace.arrival_ns.tobytes())
         self.input_tokens = trace.input_tokens.data
         self.output_tokens = trace.output_tokens.data

@@ -205,7 +205,7 @@ def test_no_seconds_where_there_is_no_time():
         ),
         (
             {"request_rate": 1.0, "num_requests": 10, "sessions": {"system_prompt_tokens": 10**9}},
-            "workload.sessions: 64 prompts have 4000000736 prefix blocks, more than 200000000; give fewer",
+            "workload.sessions: 10 prompts have 625000032 prefix blocks, more than 200000000; give fewer",
         ),
     ],
 )

@@ -89,7 +89,7 @@ def test_parquet_of_others_and_of_the_future_are_refused(tmp_path):
     with pytest.raises(InputError, match="but not a trace written by servetwin trace convert"):
         read_trace(path)
     for meta, table, message in [
-        ({"schema_version": 2}, {"a": [1]}, "schema version 2; this version reads 1"),
+        ({"schema_version": 3}, {"a": [1]}, "schema version 3; this version reads up to 2"),
         ({"schema_version": 1}, {"a": [1]}, "no column 'arrival_ns'"),
         ({"schema_version": 1}, {"arrival_ns": [0.5]}, "column 'arrival_ns' is double or has nulls"),
         ({"schema_version": 1}, {"arrival_ns": [1, None]}, "column 'arrival_ns' is int64 or has nulls"),
