@@ -8,6 +8,7 @@ batch hold on to their memory as long as its longest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,7 +27,7 @@ class Arena(BaseModel):
 
     name: Literal["arena"] = "arena"
     reserve: Reserve = "max"
-    """For how many tokens: engine.max_model_len, those that it will hold (an oracle), or power_of_two for the answer."""
+    """For how many tokens: engine.max_model_len, exactly those to come (an oracle), or a power of two of answer."""
     placement: FittedPlacement = "first_fit"
     """Where an arena, or a further piece of it, begins: the lowest address, or the shortest free range."""
     alignment_tokens: int = Field(128, strict=True, ge=1, le=1_048_576)
@@ -112,7 +113,7 @@ class ArenaAllocator(ReservingAllocator):
             if batch is self._batch:
                 self._batch = None
 
-    def _held_runs(self, holdings: list[Region]) -> list[Run]:
+    def _held_runs(self, holdings: Sequence[Region]) -> list[Run]:
         """Arenas as a whole; what has ended in them is held too."""
         batches: dict[_Batch, list[Run]] = {}
         for h in holdings:

@@ -10,7 +10,7 @@ from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.region import Region
 from sim.kv.allocators.reserving import Reservation, Reserve, ReservingAllocator, fitting_reservation
 from sim.kv.buddies import FreeBuddies
-from sim.kv.regions import FreeRegions, Space
+from sim.kv.regions import FreeRegions, Placement
 
 
 class Contiguous(BaseModel):
@@ -20,13 +20,13 @@ class Contiguous(BaseModel):
 
     name: Literal["contiguous"] = "contiguous"
     reserve: Reserve = "max"
-    """For how many tokens: engine.max_model_len, those that it will hold (an oracle), or power_of_two for the answer."""
+    """For how many tokens: engine.max_model_len, exactly those to come (an oracle), or a power of two of answer."""
     placement: Literal["first_fit", "best_fit", "buddy"] = "first_fit"
     """Where: the lowest address, the shortest free range, or ranges of powers of two (buddy)."""
 
     def build(self, num_blocks: int, block_size: int, max_model_len: int) -> ContiguousAllocator:
         if self.placement == "buddy":
-            space: Space = FreeBuddies(num_blocks)
+            space: Placement = FreeBuddies(num_blocks)
         else:
             space = FreeRegions(num_blocks, self.placement)
         reservation = fitting_reservation(self.reserve, num_blocks, block_size, max_model_len, space.largest)
@@ -36,22 +36,22 @@ class Contiguous(BaseModel):
 class ContiguousAllocator(ReservingAllocator):
     """A range of `space` for each sequence."""
 
-    def __init__(self, num_blocks: int, block_size: int, reservation: Reservation, space: Space) -> None:
+    def __init__(self, num_blocks: int, block_size: int, reservation: Reservation, space: Placement) -> None:
         super().__init__(num_blocks, block_size, space)
+        self._placement = space
         self._reservation = reservation
 
     def ever_holds(self, tokens: int, final_tokens: int) -> bool:
-        return self._space.ever_fits(self._blocks(tokens, final_tokens))
+        return self._placement.ever_fits(self._blocks(tokens, final_tokens))
 
     def can_hold(self, claim: Claim) -> bool:
-        return self._space.fits(self._blocks(claim.tokens, claim.final_tokens))
+        return self._placement.fits(self._blocks(claim.tokens, claim.final_tokens))
 
     def open(self, claim: Claim) -> Region:
-        start, length = self._space.place(self._blocks(claim.tokens, claim.final_tokens))
-        return Region(start, length)
+        return Region(*self._placement.place(self._blocks(claim.tokens, claim.final_tokens)))
 
     def _give_back(self, holding: Region) -> None:
-        self._space.give(holding.start, holding.blocks)
+        self._placement.give(holding.start, holding.blocks)
 
     def _blocks(self, tokens: int, final_tokens: int) -> int:
         return self.blocks_for(self._reservation.tokens(tokens, final_tokens))

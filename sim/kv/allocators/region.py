@@ -6,7 +6,7 @@ a block table runs on it too. A sequence wastes less than a block by that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from sim.errors import InvariantError
 from sim.kv.allocators.decision import Allocator, Holding
@@ -55,7 +55,7 @@ class RegionAllocator(Allocator):
             return holding.tokens
         return holding.tokens + self._step - holding.growing_since
 
-    def start_growing(self, holding: Region) -> None:
+    def _begin_growing(self, holding: Region) -> None:
         holding.growing_since = self._step
         self._growing += 1
         self._tokens -= self._step
@@ -66,8 +66,7 @@ class RegionAllocator(Allocator):
     def block_table(self, holding: Region) -> list[int]:
         return list(range(holding.start, holding.start + self.blocks_for(self.tokens_of(holding))))
 
-    def check_integrity(self, holdings: Iterable[Region]) -> None:
-        holdings = list(holdings)
+    def _check_regions(self, holdings: Sequence[Region]) -> None:
         free, held = self._space.free_runs(), self._held_runs(holdings)
         check_cover([*free, *held], self.num_blocks)
         if sum(length for _, length in free) != self._space.free:
@@ -78,7 +77,7 @@ class RegionAllocator(Allocator):
             if self.tokens_of(h) > h.blocks * self.block_size:
                 raise InvariantError(f"{self.tokens_of(h)} tokens in a region of {h.blocks} blocks")
 
-    def _held_runs(self, holdings: list[Region]) -> list[Run]:
+    def _held_runs(self, holdings: Sequence[Region]) -> list[Run]:
         return [(h.start, h.blocks) for h in holdings if h.blocks]
 
     def _store(self, holding: Region, tokens: int) -> None:

@@ -7,13 +7,12 @@ or never will.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from sim.errors import ConfigError, InvariantError
 from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.region import Region, RegionAllocator
-from sim.kv.regions import Space
 
 Reserve = Literal["max", "exact", "power_of_two"]
 
@@ -59,9 +58,6 @@ def fitting_reservation(
 class ReservingAllocator(RegionAllocator):
     """Its sequences have room for all their tokens from the first on."""
 
-    def __init__(self, num_blocks: int, block_size: int, space: Space) -> None:
-        super().__init__(num_blocks, block_size, space)
-
     @abstractmethod
     def open(self, claim: Claim) -> Region:
         """Take the whole region of a sequence."""
@@ -75,6 +71,9 @@ class ReservingAllocator(RegionAllocator):
             raise InvariantError(f"{tokens} tokens asked of a region of {holding.blocks} blocks")
         self._store(holding, tokens)
         return True
+
+    def start_growing(self, holding: Region) -> None:
+        self._begin_growing(holding)
 
     def release(self, holding: Region) -> None:
         self._forget(holding)
@@ -95,3 +94,6 @@ class ReservingAllocator(RegionAllocator):
 
     def grow(self, steps: int) -> None:
         self._step += steps
+
+    def check_integrity(self, holdings: Iterable[Region]) -> None:
+        self._check_regions(list(holdings))
