@@ -111,6 +111,8 @@ def write_run(result: Result, trace: Trace, directory: Path) -> None:
     (directory / SUMMARY).write_text(json_text(result.summary), encoding="utf-8")
     _write_table(request_columns(result.requests, trace), directory / REQUESTS)
     _write_table(timeline_columns(result), directory / TIMELINE)
+    if result.links is not None:
+        _write_table(result.links.columns, directory / LINKS)
 
 
 def json_text(document: Any) -> str:  # noqa: ANN401  anything that is JSON

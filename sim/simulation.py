@@ -15,11 +15,13 @@ import numpy as np
 
 from sim.batching.decision import EngineLimits
 from sim.cost.compiled import CompiledCost, compile_cost
-from sim.engine.clock import NS_PER_MS
+from sim.engine.clock import NS_PER_MS, Clock
 from sim.engine.cluster import EngineSetup, run_cluster
 from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
 from sim.kv.build import KvSetup
+from sim.links.network import Network
+from sim.links.report import LinkReport, link_report
 from sim.memory import KvCapacity, kv_capacity
 from sim.metrics import Requests, kv_usage, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
@@ -49,6 +51,8 @@ class Result:
     requests: Requests
     replicas: tuple[StepColumns, ...]
     summary: dict[str, Any]
+    links: LinkReport | None = None
+    """What moved beside the steps; None where nothing ever does."""
 
 
 def build_service(scenario: Scenario) -> Service:
@@ -116,6 +120,7 @@ def simulate(
     """
     service = service or build_service(scenario)
     workload = workload or build_load(scenario)
+    network = _network(scenario, service)
     requests, replicas = run_cluster(
         workload.trace,
         service.cost,
@@ -126,10 +131,28 @@ def simulate(
         signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
         max_concurrency=workload.max_concurrency,
         fast_forward=scenario.simulation.fast_forward,
+        network=network,
         on_share_done=on_share_done,
     )
-    return Result(
-        scenario, service, requests, replicas, _summary(scenario, service, workload, requests, replicas)
+    summary = _summary(scenario, service, workload, requests, replicas)
+    links = None if network is None else link_report(network, replicas)
+    if links is not None:
+        summary["sim"] |= links.summary
+    return Result(scenario, service, requests, replicas, summary, links)
+
+
+def _network(scenario: Scenario, service: Service) -> Network | None:
+    """Make the links of the replicas, where anything ever moves on them."""
+    links = scenario.links
+    if not links.background and not scenario.routes:
+        return None
+    return Network(
+        Clock(),
+        service.profile.device,
+        scenario.cluster.replicas,
+        measured=links.bytes_per_s,
+        latency_ns=round(links.latency_us * 1000),
+        background=[flow.flow for flow in links.background],
     )
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sim.cost.step_cost import StepCost, StepParts
+from sim.cost.step_cost import StepCost, StepParts, Traffic
 
-__all__ = ["StepCost", "StepParts"]
+__all__ = ["StepCost", "StepParts", "Traffic"]

@@ -25,9 +25,10 @@ from sim.cost.assumptions import assumptions
 from sim.cost.chunks import ChunkGrid
 from sim.cost.cuda_graphs import capture_sizes, padded_tokens
 from sim.cost.eager import calls_per_layer
+from sim.cost.hbm_traffic import HbmTraffic
 from sim.cost.host_time import HostTime
 from sim.cost.segments import Segments, ladder, through
-from sim.cost.step_cost import StepParts
+from sim.cost.step_cost import StepParts, Traffic
 from sim.cost.terms import StepTerms, total
 from sim.model import ModelSpec
 from sim.profile import Profile
@@ -84,6 +85,7 @@ class CompiledCost:
         self._launch_ns = _NS * terms.prefill_launches()
         self._decodes: dict[int, _Decode] = {}
         self._mixed: _Mixed | None = None
+        self._hbm = HbmTraffic(terms)
         self._longest = 1  # context of a prompt priced so far
         self._deepest = 0  # tokens computed before a chunk, likewise
         total(terms.layers(1))  # what the profile cannot price is refused here, not in the first step
@@ -99,13 +101,26 @@ class CompiledCost:
         self, num_seqs: int, context_tokens: int, window_context_tokens: int, growing: int, steps: int
     ) -> NDArray[np.int64]:
         row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
+        price = self._decode_price(row, num_seqs, context_tokens, window_context_tokens, growing, steps)
+        return np.rint(np.maximum(price, row.floor)).astype(np.int64)
+
+    def _decode_price(
+        self,
+        row: _Decode,
+        num_seqs: int,
+        context_tokens: int,
+        window_context_tokens: int,
+        growing: int,
+        steps: int,
+    ) -> NDArray[np.float64]:
+        """Successive steps [ns] before they are rounded, and before the host's work bounds them from below."""
         step = _COUNT[:steps] if steps <= len(_COUNT) else np.arange(steps, dtype=np.float64)
         last = context_tokens + num_seqs * (steps - 1)
         price = row.whole.many(step * num_seqs + context_tokens, context_tokens, last)
         if row.windowed is not None:
             last = window_context_tokens + growing * (steps - 1)
             price += row.windowed.many(step * growing + window_context_tokens, window_context_tokens, last)
-        return np.rint(np.maximum(price, row.floor)).astype(np.int64)
+        return price
 
     def mixed_ns(
         self,
@@ -116,6 +131,16 @@ class CompiledCost:
     ) -> int:
         if not chunks:
             return self.decode_ns(num_seqs, context_tokens, window_context_tokens)
+        return round(max(self._mixed_price(num_seqs, context_tokens, window_context_tokens, chunks)))
+
+    def _mixed_price(
+        self,
+        num_seqs: int,
+        context_tokens: int,
+        window_context_tokens: int,
+        chunks: Sequence[tuple[int, int]],
+    ) -> tuple[float, float]:
+        """A step with chunks [ns], and the least that the host's work lets it take."""
         mixed = self._mixed or self._compile_mixed()
         tokens, price = num_seqs, 0.0
         for new, computed in chunks:
@@ -132,8 +157,7 @@ class CompiledCost:
             price += self._launch_ns
         sequences = num_seqs + len(chunks)
         price += mixed.layers[tokens] + mixed.heads[sequences] + self._host.token_ns * (tokens - num_seqs)
-        floor = self._floor_ns(tokens, sequences)
-        return round(max(price, floor))
+        return price, self._floor_ns(tokens, sequences)
 
     def parts(
         self,
@@ -163,6 +187,33 @@ class CompiledCost:
         overhead = sum(seconds.values()) - busy
         hbm, link = terms.bytes_moved(tokens, context_tokens, window_context_tokens, chunks)
         return StepParts(overhead_s=overhead, compute_s=busy, hbm_bytes=hbm, link_bytes=link, seconds=seconds)
+
+    @property
+    def hbm_bytes_per_s(self) -> float:
+        return self._terms.profile.hbm_bytes_per_s
+
+    def traffic(
+        self,
+        num_seqs: int,
+        context_tokens: int,
+        window_context_tokens: int,
+        *,
+        chunks: Sequence[tuple[int, int]] = (),
+        growing: int = 0,
+        steps: int = 1,
+    ) -> Traffic:
+        contexts = context_tokens, window_context_tokens
+        if chunks:
+            tokens = num_seqs + sum(new for new, _ in chunks)
+            price, floor = self._mixed_price(num_seqs, *contexts, chunks)
+            slack_s = max(floor - price, 0.0) / _NS
+            grid = (self._mixed or self._compile_mixed()).grid
+            attention_s = sum(grid.at(*chunk) for chunk in chunks) / _NS
+            return self._hbm.mixed(self._padded[tokens], contexts, chunks, attention_s, slack_s)
+        row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
+        alone = self._decode_price(row, num_seqs, *contexts, growing, steps)
+        slack = np.maximum(row.floor - alone, 0.0) / _NS
+        return self._hbm.decodes(self._padded[num_seqs], num_seqs, contexts, growing, steps, slack)
 
     @property
     def extrapolated(self) -> Mapping[str, str]:

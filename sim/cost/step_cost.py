@@ -32,6 +32,23 @@ class StepParts:
         return sum(self.seconds.values())
 
 
+Phase = tuple[NDArray[np.float64] | float, NDArray[np.float64] | float]
+"""Seconds of arithmetic, and bytes on HBM that it hides; of every step, or one number for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What successive steps move over HBM, on each GPU, in phases that run one after the other.
+
+    hbm_bytes   of each step, in whole bytes
+    slack_s     how long the GPU of each waits for the host anyway
+    """
+
+    phases: tuple[Phase, ...]
+    hbm_bytes: NDArray[np.int64]
+    slack_s: NDArray[np.float64] | float = 0.0
+
+
 class StepCost(Protocol):
     """What the engine loop asks. Prices are whole nanoseconds, at least 1."""
 
@@ -68,4 +85,23 @@ class StepCost(Protocol):
         window_context_tokens: int,
         chunks: Sequence[tuple[int, int]],
     ) -> StepParts:
-        """Take the same step apart, for reports and for sharing bandwidth."""
+        """Take the same step apart, for reports."""
+
+    @property
+    def hbm_bytes_per_s(self) -> float:
+        """HBM bandwidth that kernels reach."""
+
+    def traffic(
+        self,
+        num_seqs: int,
+        context_tokens: int,
+        window_context_tokens: int,
+        *,
+        chunks: Sequence[tuple[int, int]] = (),
+        growing: int = 0,
+        steps: int = 1,
+    ) -> Traffic:
+        """HBM traffic of `steps` successive steps as `decode_window_ns` has them; with chunks, of one step.
+
+        What belongs to a step does not depend on how many are asked for, bit for bit.
+        """

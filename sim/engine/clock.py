@@ -1,6 +1,6 @@
 """Simulated time: integer nanoseconds on a SimPy environment, ties broken by kind of event.
 
-At one instant, flow ends come first, then step ends, then arrivals, then step starts. SimPy orders its heap by
+At one instant, flow ends come first, then step ends, then arrivals, then step starts; a run that is ended ends after them. SimPy orders its heap by
 (time, priority, insertion); insertion order differs between fast-forward on and off, so every event of this
 simulator carries one of these priorities and never relies on insertion.
 """
@@ -31,6 +31,7 @@ class Priority(IntEnum):
     STEP_END = 1
     ARRIVAL = 2
     STEP_START = 3
+    RUN_END = 4
 
 
 class At(Event):

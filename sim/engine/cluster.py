@@ -12,13 +12,14 @@ import numpy as np
 from sim.batching.decision import BatcherConfig, EngineLimits
 from sim.cost import StepCost
 from sim.engine.client import Client
-from sim.engine.clock import Clock
+from sim.engine.clock import Clock, Priority, Signal
 from sim.engine.core import EngineCore
 from sim.engine.records import RequestLog, StepColumns
 from sim.engine.replica import Replica
 from sim.engine.request import RequestTable
 from sim.engine.request import Sequence as Running
 from sim.kv.build import KvSetup, build_allocator
+from sim.links.network import Network
 from sim.metrics import Requests
 from sim.routing.decision import ReplicaView, RequestView, Router, RouterConfig
 from workloads.answers import sequence_hashes
@@ -48,8 +49,10 @@ class Cluster:
         self.on_share_done: Callable[[], None] | None = (
             None  # called each time that another 1% of the requests is done
         )
+        self.ended = Signal(env)  # given once all requests are done
         self._done_count = 0
-        self._share = max(len(table) / 100, 1.0)
+        self._count = len(table)
+        self._share = max(self._count / 100, 1.0)
         self._next_share = self._share
         self._request = RequestView(table)
         self._views: list[ReplicaView] = []
@@ -95,6 +98,8 @@ class Cluster:
                 self.on_share_done()
         if self.on_done is not None:
             self.on_done(indices)
+        if self._done_count == self._count:
+            self.ended.give(Priority.RUN_END)
 
 
 @dataclass(frozen=True)
@@ -128,23 +133,32 @@ def run_cluster(
     signal_delay_ns: int = 0,
     max_concurrency: int | None = None,
     fast_forward: bool = True,
+    network: Network | None = None,
     on_share_done: Callable[[], None] | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
-    """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary."""
-    env = Clock()
+    """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary.
+
+    `network` holds the links of the replicas, where anything ever moves on them; the run then ends with the last
+    request, whatever is still on its way.
+    """
+    env = Clock() if network is None else network.env
     known = engine.kv.prefix_caching or router.reads_prefixes
     table = RequestTable(trace, sequence_hashes(trace, engine.limits.block_size) if known else None)
     cluster = Cluster(env, table, router.build(), np.random.default_rng(router_seed), signal_delay_ns)
     cluster.on_share_done = on_share_done
     for index in range(replicas):
         core = engine.build(table, cost)
-        cluster.add(Replica(env, index, core, cost, cluster.finished, fast_forward=fast_forward))
+        links = None if network is None else network.replicas[index]
+        cluster.add(Replica(env, index, core, cost, cluster.finished, fast_forward=fast_forward, links=links))
     client = Client(env, table, cluster.arrive, max_concurrency)
     cluster.on_done = client.done
     collecting = gc.isenabled()
     gc.disable()  # many small live objects and no cycles among them: collections find nothing, slowly
     try:
-        env.run()
+        if network is None:
+            env.run()
+        elif len(table):
+            env.run(until=cluster.ended.wait())
     finally:
         if collecting:
             gc.enable()

@@ -1,7 +1,7 @@
 """A simulated replica: one SimPy process that plans a step, lets it take its time, and says that it ran.
 
-Steps that cannot differ are taken at once. An arrival in between cuts them short at the next step's end, so that
-nothing depends on how many were taken together.
+Steps that cannot differ are taken at once. An arrival in between cuts them short at the next step's end, and so does
+any change of the flows that share the replica's HBM: nothing depends on how many were taken together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from sim.engine.core import EngineCore
 from sim.engine.plan import BatchPlan
 from sim.engine.records import StepLog
 from sim.engine.request import Sequence
+from sim.kv.transfer import Transfer
+from sim.links.replica_links import ReplicaLinks
+from sim.links.shared_cost import SharedCost
 
 MOST_STEPS = 4096  # bounds the memory of a window; a longer one is taken in pieces
 
@@ -34,34 +37,52 @@ class Replica:
         on_finished: Callable[[Replica, list[Sequence]], None],
         *,
         fast_forward: bool = True,
+        links: ReplicaLinks | None = None,
     ) -> None:
         self.env = env
         self.index = index
         self.core = core
         self.log = StepLog()
-        self._cost = cost
+        self._links = links
+        self._cost: StepCost | SharedCost = cost
+        if links is not None:
+            self._cost = links.connect(cost, self._cut, self._landed)
         self._on_finished = on_finished
         self._fast_forward = fast_forward
         self._woken = Signal(env)
-        self._window: _Window | None = None  # the one that an arrival may cut
+        self._window: _Window | None = None  # the one that runs and was not cut yet
         self.process = env.process(self._run())
 
     def submit(self, index: int) -> str | None:
         """Queue a request now; a reason where it can never run."""
         reason = self.core.submit(index)
         if reason is None:
-            if self._window is not None:
-                self._window.cut(self.env.now_ns)
-                self._window = None
-            else:
+            if self._window is None:
                 self._woken.give(Priority.STEP_START)
+            elif self._window.arrival_acts:
+                self._cut()
         return reason
 
+    def _cut(self) -> None:
+        if self._window is not None:
+            self._window.cut(self.env.now_ns)
+            self._window = None
+
+    def _landed(self, transfer: Transfer) -> None:
+        """A transfer has ended now: the core acts on it in the next step, or at once where there is none."""
+        self.core.landed(transfer)
+        self._cut()
+        self._woken.give(Priority.STEP_START)
+
     def _run(self) -> Generator[Event, None, None]:
-        env, core, cost, log = self.env, self.core, self._cost, self.log
+        env, core, cost, log, links = self.env, self.core, self._cost, self.log, self._links
         while True:
             start = env.now_ns
             plan = core.schedule(start)
+            waited = 0
+            if links is not None:
+                links.send(core.take_transfers())
+                waited = yield from links.ready(plan)
             if plan is None:
                 yield self._idle()
                 continue
@@ -76,23 +97,26 @@ class Replica:
                 step_ns = cost.decode_ns(plan.decodes, plan.context_tokens, plan.window_context_tokens)
                 yield At(env, step_ns, Priority.STEP_END)
             else:
-                window = _Window(env, plan, cost)
-                if plan.arrival_acts:
-                    self._window = window
+                window = self._window = _Window(env, plan, cost)
                 yield window.end
                 self._window = None
                 steps = window.steps
                 step_ns = window.step_ns[:steps]
             now = env.now_ns
             finished = core.commit(plan, steps, now)
+            if waited:
+                step_ns += waited
             log.add(start, now, plan, step_ns, steps)
+            if links is not None:
+                links.ran(steps)
+                links.send(core.take_transfers())
             if finished:
                 self._on_finished(self, finished)
             if env.peek() == now:  # whatever else happens now comes before the next step starts
                 yield At(env, 0, Priority.STEP_START)
 
     def _idle(self) -> Event:
-        """Wait for an arrival, or for the time at which the batcher wants to look again."""
+        """Wait for an arrival, a transfer's end, or the time at which the batcher wants to look again."""
         wake_ns = self.core.wake_ns
         if wake_ns is not None:
             alarm = At(self.env, max(wake_ns - self.env.now_ns, 0), Priority.STEP_START)
@@ -103,7 +127,8 @@ class Replica:
 class _Window:
     """Successive decode steps that are taken at once, until one of them turns out to be the last."""
 
-    def __init__(self, env: Clock, plan: BatchPlan, cost: StepCost) -> None:
+    def __init__(self, env: Clock, plan: BatchPlan, cost: StepCost | SharedCost) -> None:
+        self.arrival_acts = plan.arrival_acts
         self.step_ns = cost.decode_window_ns(
             plan.decodes,
             plan.context_tokens,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Final
 
 from sim.errors import ConfigError
 from sim.links.fabric import Fabric
@@ -11,6 +12,19 @@ from sim.links.link import Link
 from sim.profile import Device
 
 Path = tuple[Link, ...]
+
+ROUTES: Final[Mapping[str, tuple[str, ...]]] = {
+    "load": ("pcie_h2d", "hbm"),
+    "offload": ("hbm", "pcie_d2h"),
+    "copy": ("hbm", "hbm"),
+    "disk_load": ("disk", "pcie_h2d", "hbm"),
+    "disk_store": ("disk",),
+    "nvlink_send": ("hbm", "nvlink_out"),
+    "nvlink_receive": ("nvlink_in", "hbm"),
+    "nic_send": ("hbm", "nic_out"),
+    "nic_receive": ("nic_in", "hbm"),
+}
+"""Links by route: host memory to HBM, back, within HBM (read and written), disk to HBM, host memory to disk, others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,19 +41,38 @@ class Machine:
     disk: Link | None = None
 
     @property
+    def links(self) -> dict[str, Link]:
+        """Those that are there, by name."""
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: link for name, link in named if link is not None}
+
+    @property
     def load(self) -> Path:
         """Host memory to HBM: reload, prefetch, weights."""
-        return (self.pcie_h2d, self.hbm)
+        return self.path("load")
 
     @property
     def offload(self) -> Path:
         """HBM to host memory."""
-        return (self.hbm, self.pcie_d2h)
+        return self.path("offload")
 
     @property
     def copy(self) -> Path:
         """HBM to HBM on one GPU: read and written."""
-        return (self.hbm, self.hbm)
+        return self.path("copy")
+
+    def path(self, route: str) -> Path:
+        """The links of a route of this GPU; ConfigError names a link that it lacks.
+
+        A disk is read through host memory in pieces that follow each other, as by GPUDirect Storage or a staging
+        buffer: all links carry the bytes at once, at the rate of the slowest.
+        """
+        names = ROUTES[route]
+        links = [getattr(self, name) for name in names]
+        if None in links:
+            missing = names[links.index(None)]
+            raise ConfigError(f"{route} needs a link that is not there; give links.{missing} in GB/s")
+        return tuple(links)
 
     def send(self, other: Machine) -> Path:
         """This GPU's HBM to another's: NVLink where both have it, else the network, else through host memory."""

@@ -13,6 +13,7 @@ from sim.kv.eviction import AnyEviction
 from sim.kv.eviction.lru import Lru
 from sim.routing import AnyRouter
 from sim.routing.least_loaded import LeastLoaded
+from sim.scenario.links import LinksConfig
 from workloads.config import WorkloadConfig
 
 
@@ -180,6 +181,8 @@ class Scenario(Section):
     """Replicas."""
     policies: PoliciesConfig = PoliciesConfig()
     """Who decides."""
+    links: LinksConfig = LinksConfig()
+    """Bandwidths, and what others send over them."""
     workload: WorkloadConfig
     """What arrives."""
     slo: SloConfig = SloConfig()
@@ -188,6 +191,16 @@ class Scenario(Section):
     """How to compute."""
     seed: int = Field(0, strict=True, ge=0, lt=2**63)
     """Every random number of the run follows from it."""
+
+    @property
+    def routes(self) -> frozenset[str]:
+        """Routes of `sim/links/machine.py` on which the engines themselves make transfers."""
+        return frozenset()
+
+    @model_validator(mode="after")
+    def _links_act(self) -> Scenario:
+        self.links.check(self.cluster.replicas, self.routes)
+        return self
 
     @model_validator(mode="after")
     def _eviction_needs_a_cache(self) -> Scenario:

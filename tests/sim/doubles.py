@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.batching.decision import EngineLimits, EngineView, StepLimits
-from sim.cost.step_cost import StepCost, StepParts
+from sim.cost.step_cost import StepCost, StepParts, Traffic
 from sim.profile import HostOverhead
 from workloads.errors import ConfigError
 
@@ -29,6 +29,12 @@ class AffineCost:
     per_prefill_token_ns: int = 0
     per_prefill_context_ns: int = 0
     sliding_window: int | None = None
+    # Traffic on HBM: as much per step and per token of context, hidden behind so much arithmetic.
+    step_bytes: int = 0
+    bytes_per_context: int = 0
+    compute_s: float = 0.0
+    slack_s: float = 0.0
+    hbm_bytes_per_s: float = 1e9
 
     def decode_ns(self, num_seqs: int, context_tokens: int, window_context_tokens: int) -> int:
         return self.mixed_ns(num_seqs, context_tokens, window_context_tokens, ())
@@ -64,6 +70,14 @@ class AffineCost:
         return StepParts(
             overhead_s=0.0, compute_s=seconds, hbm_bytes=0.0, link_bytes=0.0, seconds={"step": seconds}
         )
+
+    def traffic(
+        self, num_seqs, context_tokens, window_context_tokens, *, chunks=(), growing=0, steps=1
+    ) -> Traffic:
+        context_tokens += sum(new + computed for new, computed in chunks)
+        context = context_tokens + num_seqs * np.arange(steps, dtype=np.int64)
+        moved = self.step_bytes + self.bytes_per_context * context
+        return Traffic(((self.compute_s, moved.astype(np.float64)),), moved, self.slack_s)
 
 
 @dataclass(frozen=True)

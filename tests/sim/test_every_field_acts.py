@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from sim.profile import load_profile
+from sim.scenario.links import LinksConfig
 from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
 from sim.simulation import simulate
@@ -59,6 +60,9 @@ OTHER_VALUES = {
     "policies.allocator": "refused",
     "policies.eviction": None,  # tested below, on a load with prefixes
     "policies.prefetch": "refused",
+    # Bandwidths and latency act on transfers: tests/sim/test_replica_links.py.
+    **dict.fromkeys(f"links.{name}" for name in LinksConfig.model_fields),
+    "links.background": [[{"route": "load", "gb_per_s": 60, "duration_s": 1}]],
     "workload": None,  # every field of a workload: tests/workloads
     "slo.ttft_ms": [1],
     "slo.tpot_ms": [1],
