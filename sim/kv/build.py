@@ -17,6 +17,7 @@ class KvSetup:
     """KV memory of each engine.
 
     usable_blocks   blocks that sequences may hold
+    block_bytes     bytes of a block on each GPU
     eviction        which cached blocks go first; None: free blocks are used again in the engine's own order
     warm_cache      whether the prefix cache starts as after the same requests were served once before, in order
     """
@@ -24,6 +25,7 @@ class KvSetup:
     usable_blocks: int
     block_size: int
     max_model_len: int
+    block_bytes: int = 0
     allocator: AllocatorConfig = field(default_factory=Paged)
     prefix_caching: bool = False
     eviction: EvictionConfig | None = None
@@ -34,7 +36,9 @@ def build_allocator(setup: KvSetup, table: RequestTable) -> Allocator:
     """Make the KV memory of one engine, which will serve requests of `table`."""
     if setup.prefix_caching:
         return _prefix_cache(setup, table)
-    return setup.allocator.build(setup.usable_blocks, setup.block_size, setup.max_model_len)
+    return setup.allocator.build(
+        setup.usable_blocks, setup.block_size, setup.max_model_len, setup.block_bytes
+    )
 
 
 def _prefix_cache(setup: KvSetup, table: RequestTable) -> CachedPagedAllocator:

@@ -33,7 +33,13 @@ class Arena(BaseModel):
     alignment_tokens: int = Field(128, strict=True, ge=1, le=1_048_576)
     """A sequence begins at a multiple of it, in whole blocks."""
 
-    def build(self, num_blocks: int, block_size: int, max_model_len: int) -> ArenaAllocator:
+    def build(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        block_bytes: int,  # noqa: ARG002
+    ) -> ArenaAllocator:
         alignment = -(-self.alignment_tokens // block_size)
         most = num_blocks // alignment * alignment
         reservation = fitting_reservation(self.reserve, num_blocks, block_size, max_model_len, most)

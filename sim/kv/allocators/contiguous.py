@@ -24,7 +24,13 @@ class Contiguous(BaseModel):
     placement: Literal["first_fit", "best_fit", "buddy"] = "first_fit"
     """Where: the lowest address, the shortest free range, or ranges of powers of two (buddy)."""
 
-    def build(self, num_blocks: int, block_size: int, max_model_len: int) -> ContiguousAllocator:
+    def build(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        block_bytes: int,  # noqa: ARG002
+    ) -> ContiguousAllocator:
         if self.placement == "buddy":
             space: Placement = FreeBuddies(num_blocks)
         else:

@@ -190,5 +190,5 @@ class AllocatorConfig(Protocol):
     def name(self) -> str:
         """As in a scenario."""
 
-    def build(self, num_blocks: int, block_size: int, max_model_len: int) -> Allocator:
-        """Make the KV memory of one engine."""
+    def build(self, num_blocks: int, block_size: int, max_model_len: int, block_bytes: int) -> Allocator:
+        """Make the KV memory of one engine; a block takes `block_bytes` on each of its GPUs."""

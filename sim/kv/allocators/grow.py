@@ -31,7 +31,13 @@ class Grow(BaseModel):
     placement: FittedPlacement = "first_fit"
     """Where a region begins: the lowest address, or the shortest free range."""
 
-    def build(self, num_blocks: int, block_size: int, max_model_len: int, block_bytes: int) -> GrowAllocator:  # noqa: ARG002
+    def build(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,  # noqa: ARG002
+        block_bytes: int,
+    ) -> GrowAllocator:
         step_blocks = -(-self.step_tokens // block_size)
         return GrowAllocator(num_blocks, block_size, step_blocks, self.placement, block_bytes)
 

@@ -24,7 +24,13 @@ class Paged(BaseModel):
 
     name: Literal["paged"] = "paged"
 
-    def build(self, num_blocks: int, block_size: int, max_model_len: int) -> PagedAllocator:  # noqa: ARG002
+    def build(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,  # noqa: ARG002
+        block_bytes: int,  # noqa: ARG002
+    ) -> PagedAllocator:
         return PagedAllocator(num_blocks, block_size)
 
 

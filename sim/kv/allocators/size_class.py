@@ -50,7 +50,13 @@ class SizeClassConfig(BaseModel):
             raise ValueError(f"shares {list(shares)} must sum to 1, not {sum(shares):g}")
         return self
 
-    def build(self, num_blocks: int, block_size: int, max_model_len: int) -> SizeClassAllocator:  # noqa: ARG002
+    def build(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,  # noqa: ARG002
+        block_bytes: int,  # noqa: ARG002
+    ) -> SizeClassAllocator:
         windows = Windows(round(self.window_s * 1e9), self.min_hit_rate, self.windows)
         return SizeClassAllocator(num_blocks, block_size, self.bounds_tokens, self.shares, windows)
 

@@ -12,7 +12,7 @@ from tests.sim.kv.allocator_laws import fragmentation, law_test
 
 def allocator(blocks: int = 40, **options: object) -> ArenaAllocator:
     options = {"reserve": "exact", "alignment_tokens": 8, **options}
-    return Arena(**options).build(blocks, 4, 60)
+    return Arena(**options).build(blocks, 4, 60, 0)
 
 
 TestExact = law_test(allocator)

@@ -15,7 +15,7 @@ from tests.sim.kv.allocator_laws import fragmentation, law_test
 
 
 def allocator(reserve: str, placement: str = "first_fit", blocks: int = 40) -> ContiguousAllocator:
-    return Contiguous(reserve=reserve, placement=placement).build(blocks, 4, 60)
+    return Contiguous(reserve=reserve, placement=placement).build(blocks, 4, 60, 0)
 
 
 TestMax = law_test(lambda: allocator("max"))
@@ -23,7 +23,7 @@ TestExact = law_test(lambda: allocator("exact"))
 TestBestFit = law_test(lambda: allocator("exact", "best_fit"))
 TestPowerOfTwo = law_test(lambda: allocator("power_of_two", "best_fit"))
 TestBuddy = law_test(lambda: allocator("exact", "buddy", 45))
-TestPaged = law_test(lambda: Paged().build(40, 4, 60))  # the laws are not of regions alone
+TestPaged = law_test(lambda: Paged().build(40, 4, 60, 0))  # the laws are not of regions alone
 
 
 def test_reservations():

@@ -16,7 +16,7 @@ MINUTE_NS = 60 * 10**9
 def allocator(blocks: int = 60, **options: object) -> SizeClassAllocator:
     """Two classes of 4-token blocks: slots of 1, 2, 4 blocks in the first 30; of 4, 8, 16 in the others."""
     options = {"bounds_tokens": (4, 16, 64), "shares": (0.5, 0.5), **options}
-    return SizeClassConfig(**options).build(blocks, 4, 60)
+    return SizeClassConfig(**options).build(blocks, 4, 60, 0)
 
 
 def strict(**options: object) -> SizeClassAllocator:
@@ -45,7 +45,7 @@ def opened(memory: SizeClassAllocator, *finals: int, first: int = 0) -> list[Slo
 def test_the_defaults_are_the_shares_of_the_catalogue():
     config = SizeClassConfig()
     assert (config.bounds_tokens, config.shares) == ((64, 512, 4096, 16384), (0.35, 0.48, 0.17))
-    memory = config.build(10_000, 16, 10**6)
+    memory = config.build(10_000, 16, 10**6, 0)
     assert [one.owned for one in memory.classes.classes] == [3500, 4800, 1700]
     assert [list(one.slots) for one in memory.classes.classes] == [
         [4, 8, 16, 32],
