@@ -62,12 +62,19 @@ class Limits(_Part):
     e2el_ms: float | None = None
 
 
+class LockedEngine(_Part):
+    """The engine options that a page reads."""
+
+    block_size: int = 16
+
+
 class LockedScenario(_Part):
     """The part of a resolved scenario that a page reads."""
 
     model: str | None = None
     slo: Limits = Limits()
     hardware: dict[str, Any] = {}
+    engine: LockedEngine = LockedEngine()
 
 
 class Lock(_Part):

@@ -107,15 +107,21 @@ def stage_bars(arms: Mapping[str, Sequence[Split]]) -> go.Figure:
     return figure
 
 
-def timeline(arms: Mapping[str, Mapping[str, Band]], end_s: float) -> go.Figure:
-    """Panels over time, one below the other: a line for the mean of each bucket in a band from least to greatest."""
-    figure = _figure(height=60 + 130 * len(PANELS))
-    gap = 0.06
-    tall = (1 - gap * (len(PANELS) - 1)) / len(PANELS)
-    for row, (panel, title) in enumerate(PANELS.items()):
+def timeline(
+    arms: Mapping[str, Mapping[str, Band]], end_s: float, panels: Mapping[str, str] = PANELS
+) -> go.Figure:
+    """Panels over time, one below the other: a line for the mean of each bucket in a band from least to greatest.
+
+    `panels` holds their headings; an arm may lack a panel, and a band may have NaN where there is nothing to show.
+    """
+    figure = _figure(height=60 + 130 * len(panels))
+    gap = 0.3 / len(panels)
+    tall = (1 - gap * (len(panels) - 1)) / len(panels)
+    for row, (panel, title) in enumerate(panels.items()):
         suffix = str(row + 1) if row else ""
         for index, (name, bands) in enumerate(arms.items()):
-            _add_band(figure, index, name, bands[panel], f"y{suffix}")
+            if panel in bands:
+                _add_band(figure, index, name, bands[panel], f"y{suffix}")
         top = 1 - row * (tall + gap)
         figure.layout[f"yaxis{suffix}"] = {
             **_axis(),
@@ -126,7 +132,45 @@ def timeline(arms: Mapping[str, Mapping[str, Band]], end_s: float) -> go.Figure:
         }
         _heading(figure, title, yref="paper", y=top)
     figure.update_layout(margin={"t": 24}, hovermode="x")
-    figure.update_xaxes(title_text="time [s]", anchor=f"y{len(PANELS)}", range=[0, end_s])
+    figure.update_xaxes(title_text="time [s]", anchor=f"y{len(panels)}", range=[0, end_s])
+    return figure
+
+
+def stacked_shares(parts: Mapping[str, Band], end_s: float) -> go.Figure:
+    """What a whole was made of over time [%]: stacked areas of bucket means, the first at the bottom."""
+    figure = _figure(height=300, legend=True)
+    for index, (name, share) in enumerate(parts.items()):
+        colour = theme.OWNERS[index % len(theme.OWNERS)]
+        figure.add_scatter(
+            x0=share.width_s / 2,
+            dx=share.width_s,
+            y=_small(share.mean),
+            name=label(name),
+            stackgroup="whole",
+            mode="lines",
+            line={"color": colour, "width": 0.5},
+            fillcolor=f"{colour}B0",
+            hovertemplate="%{y:.1f}%<extra>%{fullData.name}</extra>",
+        )
+    figure.update_xaxes(title_text="time [s]", range=[0, end_s])
+    figure.update_yaxes(title_text="share [%]", range=[0, 100])
+    figure.update_layout(hovermode="x unified")
+    return figure
+
+
+def heat_map(x: Sequence[str], y: Sequence[str], values: Float64, axes: tuple[str, str, str]) -> go.Figure:
+    """Values over two named axes; `axes` names x, y and what is shown. Rows of `values` go with `y`."""
+    figure = _figure(height=120 + 18 * len(y))
+    figure.add_heatmap(
+        x=list(x),
+        y=list(y),
+        z=_small(values),
+        colorscale="Viridis",
+        colorbar={"title": {"text": axes[2], "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        hovertemplate=f"{axes[1]} %{{y}}, {axes[0]} %{{x}}: %{{z:,.4~r}}<extra></extra>",
+    )
+    figure.update_xaxes(title_text=axes[0], type="category")
+    figure.update_yaxes(title_text=axes[1], type="category")
     return figure
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards import basis, charts, tables, words
+from dashboards import basis, charts, memory_charts, tables, words
 from dashboards.content import Content, read_directories
 from dashboards.page import Plot, legend, page, plot_html, section, text
 from workloads.errors import ConfigError
@@ -51,6 +51,7 @@ def report_html(content: Content) -> str:
             ),
             section("Where the time goes", *map(plot_html, charts.stages(content))),
             section("Over time", *([switches] if names else []), *map(plot_html, charts.over_time(content))),
+            section("KV memory", *map(plot_html, memory_charts.occupancy(content))),
             section("Capacity plan", basis.plan_facts(content), _grid(charts.plan(content))),
             section("What this stands on", basis.facts(content), basis.definitions()),
             "</main>",

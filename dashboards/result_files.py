@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from dashboards.documents import Arm, Comparison, Lock, Plan, Summary
+from dashboards.memory_series import COLUMNS
 from workloads.errors import ConfigError
 
 Float64 = NDArray[np.float64]
@@ -55,6 +56,7 @@ class Run:
     lock_text: str
     requests: dict[str, Float64]
     timeline: dict[str, Float64]
+    block_size: int = 16
 
     @property
     def usable_blocks(self) -> int:
@@ -85,7 +87,8 @@ def read_run(directory: Path, name: str | None = None) -> Run:
         limits_ms={key.removesuffix("_ms"): value for key, value in limits.items() if value is not None},
         lock_text=lock.text,
         requests=_columns(directory / REQUESTS, REQUEST_NUMBERS, prefix="stage_"),
-        timeline=_columns(directory / TIMELINE, TIMELINE_NUMBERS),
+        timeline=_columns(directory / TIMELINE, TIMELINE_NUMBERS, optional=COLUMNS),
+        block_size=lock.scenario.engine.block_size,
     )
 
 
@@ -175,8 +178,10 @@ def _validated(model: type[Section], document: Any, path: Path) -> Section:  # n
         raise ConfigError(f"{path}: {field}: {first['msg']}") from error
 
 
-def _columns(path: Path, wanted: tuple[str, ...], prefix: str | None = None) -> dict[str, Float64]:
-    """The columns wanted, and those that begin with `prefix`, as float64 with NaN for null."""
+def _columns(
+    path: Path, wanted: tuple[str, ...], prefix: str | None = None, optional: tuple[str, ...] = ()
+) -> dict[str, Float64]:
+    """The columns wanted, those of `optional` that are there, and those that begin with `prefix`; NaN for null."""
     import pyarrow as pa  # noqa: PLC0415  only where a run is read
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -186,6 +191,7 @@ def _columns(path: Path, wanted: tuple[str, ...], prefix: str | None = None) -> 
         if missing:
             raise ConfigError(f"{path}: has no column {', '.join(missing)}")
         also = [name for name in names if prefix is not None and name.startswith(prefix)]
+        also += [name for name in optional if name in names]
         table = pq.read_table(path, columns=[*wanted, *also])
         return {name: table[name].to_numpy().astype(np.float64) for name in (*wanted, *also)}
 

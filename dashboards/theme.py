@@ -26,6 +26,9 @@ STAGES = {
     "preempted": "#CC6677",
     "stream": "#AAB0B8",
 }
+OWNERS = ("#4B3FA0", "#CC6677", "#44AA99", "#DDCC77", "#88CCEE", "#AA4499", "#999933", "#AAB0B8")
+"""Who holds or uses something: Tol's palette again, in figures that have no stages."""
+
 OTHER_STAGE = "#7F7F7F"
 
 DARK = {
