@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,11 +12,16 @@ from sim.batching.chunked import Chunked
 from sim.batching.continuous import Continuous
 from sim.batching.dynamic_chunked import DynamicChunked
 from sim.batching.static_batch import StaticBatch
+from sim.kv.allocators.arena import Arena
+from sim.kv.allocators.contiguous import Contiguous
+from sim.kv.allocators.grow import Grow
+from sim.kv.allocators.size_class import SizeClassConfig
 from sim.metrics import kv_usage, serving_metrics, stage_statistics
 from sim.routing.least_loaded import LeastLoaded
 from sim.routing.round_robin import RoundRobin
 from tests.sim.doubles import AffineCost, EveryOther
 from tests.sim.engines import run, trace_of
+from workloads.trace import Trace
 
 requests = st.lists(
     st.tuples(
@@ -50,6 +57,47 @@ costs = st.builds(
 )
 
 
+allocators = st.one_of(
+    st.builds(
+        Contiguous, reserve=st.sampled_from(["max", "exact", "power_of_two"]), placement=st.just("best_fit")
+    ),
+    st.builds(Contiguous, reserve=st.just("exact"), placement=st.sampled_from(["first_fit", "buddy"])),
+    st.builds(Arena, reserve=st.just("exact"), alignment_tokens=st.sampled_from([4, 12])),
+    st.builds(
+        SizeClassConfig,
+        bounds_tokens=st.just((4, 24, 136)),
+        shares=st.sampled_from([(0.3, 0.7), (0.6, 0.4)]),
+        # Windows of a few steps, so that shares move in the middle of what could be taken at once.
+        window_s=st.sampled_from([3e-6, 2e-5]),
+        min_hit_rate=st.just(1.0),
+        windows=st.integers(1, 2),
+    ),
+    st.builds(
+        Grow, step_tokens=st.sampled_from([4, 8, 20]), placement=st.sampled_from(["first_fit", "best_fit"])
+    ),
+)
+
+
+def assert_the_same_either_way(trace: Trace, cost: AffineCost, blocks: int, **options: Any) -> None:
+    def outcome(fast_forward: bool) -> tuple[dict, tuple, dict]:
+        done, logs = run(trace, cost, usable_blocks=blocks, fast_forward=fast_forward, **options)
+        summary = {
+            **serving_metrics(done, logs, {"ttft": 0.02, "tpot": 0.002}),
+            **stage_statistics(done),
+            "kv": kv_usage(logs, blocks, done.duration_ns),
+        }
+        return dict(done.columns), logs, summary
+
+    columns, logs, summary = outcome(True)
+    other_columns, other_logs, other_summary = outcome(False)
+    for name, column in columns.items():
+        assert np.array_equal(column, other_columns[name]), name
+    for log, other in zip(logs, other_logs, strict=True):
+        for name, column in vars(log).items():
+            assert np.array_equal(column, getattr(other, name)), name
+    assert summary == other_summary
+
+
 @settings(max_examples=400, deadline=None)
 @given(
     requests=requests,
@@ -66,32 +114,42 @@ costs = st.builds(
 def test_records_and_summaries_are_identical(
     requests, batcher, cost, blocks, seats, budget, replicas, router, concurrency, delay
 ):
-    def outcome(fast_forward: bool) -> tuple[dict, tuple, dict]:
-        done, logs = run(
-            trace_of(*requests),
-            cost,
-            batcher=batcher,
-            router=router,
-            max_num_seqs=seats,
-            max_num_batched_tokens=max(budget, seats, getattr(batcher, "chunk_tokens", None) or 0),
-            usable_blocks=blocks,
-            max_concurrency=concurrency,
-            replicas=replicas,
-            signal_delay_ns=delay,
-            fast_forward=fast_forward,
-        )
-        summary = {
-            **serving_metrics(done, logs, {"ttft": 0.02, "tpot": 0.002}),
-            **stage_statistics(done),
-            "kv": kv_usage(logs, blocks, done.duration_ns),
-        }
-        return dict(done.columns), logs, summary
+    assert_the_same_either_way(
+        trace_of(*requests),
+        cost,
+        blocks,
+        batcher=batcher,
+        router=router,
+        max_num_seqs=seats,
+        max_num_batched_tokens=max(budget, seats, getattr(batcher, "chunk_tokens", None) or 0),
+        max_concurrency=concurrency,
+        replicas=replicas,
+        signal_delay_ns=delay,
+    )
 
-    columns, logs, summary = outcome(True)
-    other_columns, other_logs, other_summary = outcome(False)
-    for name, column in columns.items():
-        assert np.array_equal(column, other_columns[name]), name
-    for log, other in zip(logs, other_logs, strict=True):
-        for name, column in vars(log).items():
-            assert np.array_equal(column, getattr(other, name)), name
-    assert summary == other_summary
+
+@settings(max_examples=300, deadline=None)
+@given(
+    requests=requests,
+    batcher=batchers,
+    cost=costs,
+    blocks=st.integers(20, 100),
+    seats=st.integers(1, 8),
+    budget=st.integers(8, 130),
+    allocator=allocators,
+    concurrency=st.one_of(st.none(), st.integers(1, 10)),
+)
+def test_records_are_identical_with_every_allocator(
+    requests, batcher, cost, blocks, seats, budget, allocator, concurrency
+):
+    assert_the_same_either_way(
+        trace_of(*requests),
+        cost,
+        blocks,
+        batcher=batcher,
+        max_num_seqs=seats,
+        max_num_batched_tokens=max(budget, seats, getattr(batcher, "chunk_tokens", None) or 0),
+        max_model_len=2 * blocks if getattr(allocator, "reserve", "") == "max" else 1 << 40,
+        max_concurrency=concurrency,
+        allocator=allocator,
+    )
