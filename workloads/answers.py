@@ -12,8 +12,8 @@ from workloads.trace import BlockHashes, Int64, Trace
 def sequence_hashes(trace: Trace, block_tokens: int) -> BlockHashes | None:
     """Ids of the full blocks of every prompt, at an engine's block size, and of its answer where they are known.
 
-    Where a later prompt begins with a prompt and its answer, its ids name the blocks that this answer fills. Which
-    prompts do, the trace's `turns` say, or else `guessed_turns`. None where the trace says nothing of prefixes.
+    Where a later prompt begins with a prompt and its answer, its ids name the blocks of both. Which prompts do, the
+    trace's `turns` say, or else `guessed_turns`. None where the trace says nothing of prefixes.
     """
     try:
         hashes = expand_hashes(trace, block_tokens).hashes
@@ -21,19 +21,23 @@ def sequence_hashes(trace: Trace, block_tokens: int) -> BlockHashes | None:
         raise InputError(
             f"engine.block_size: {block_tokens} does not fit the trace's prefix blocks: {error}"
         ) from None
-    if hashes is None:
+    if hashes is None or trace.hashes is None:
         return None
     runs = _full_blocks(hashes, trace)
+    full = [run.size for run in runs]
     continues = _guessed(trace.session, runs) if trace.turns is None else trace.turns.continues
-    for i, before in enumerate(continues.tolist()):
+    said = ((trace.input_tokens + trace.output_tokens - 1) // block_tokens).tolist()
+    coarse = max(
+        trace.hashes.block_tokens, block_tokens
+    )  # smaller parts of a partial block have no common ids
+    sure = (trace.input_tokens // coarse * coarse // block_tokens).tolist()
+    for i in range(len(runs) - 1, -1, -1):  # from the last turn back, for each takes its ids from the next
+        before = int(continues[i])
         if before < 0:
             continue
-        known = runs[before]
-        said = int(trace.input_tokens[before] + trace.output_tokens[before] - 1) // block_tokens
-        shared = min(known.size, runs[i].size)
-        if not np.array_equal(runs[i][:shared], known[:shared]):
+        if not np.array_equal(runs[i][: sure[before]], runs[before][: sure[before]]):
             raise InputError(f"trace: request {i} continues request {before}, but their prefix blocks differ")
-        runs[before] = runs[i][: max(said, known.size)]
+        runs[before] = runs[i][: min(max(said[before], full[before]), full[i])]
     counts = [run.size for run in runs]
     return BlockHashes.build(
         block_tokens, counts, np.concatenate(runs) if runs else np.zeros(0, dtype=np.int64)

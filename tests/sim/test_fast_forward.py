@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,20 @@ from sim.batching.chunked import Chunked
 from sim.batching.continuous import Continuous
 from sim.batching.dynamic_chunked import DynamicChunked
 from sim.batching.static_batch import StaticBatch
+from sim.cost import StepCost
+from sim.cost.build import compile_cost
 from sim.kv.allocators.arena import Arena
 from sim.kv.allocators.contiguous import Contiguous
 from sim.kv.allocators.grow import Grow
+from sim.kv.allocators.shrinking_paged import ShrinkingPaged
 from sim.kv.allocators.size_class import SizeClassConfig
+from sim.kv.compression import KvCompression
 from sim.metrics import kv_usage, serving_metrics, stage_statistics
 from sim.routing.least_loaded import LeastLoaded
 from sim.routing.round_robin import RoundRobin
-from tests.sim.doubles import AffineCost, EveryOther
+from tests.sim.doubles import TINY, AffineCost, ClosedFormProfile, EveryOther
 from tests.sim.engines import run, trace_of
+from tests.sim.sessions import session_trace, sessions
 from workloads.trace import Trace
 
 requests = st.lists(
@@ -78,7 +84,7 @@ allocators = st.one_of(
 )
 
 
-def assert_the_same_either_way(trace: Trace, cost: AffineCost, blocks: int, **options: Any) -> None:
+def assert_the_same_either_way(trace: Trace, cost: StepCost, blocks: int, **options: Any) -> None:
     def outcome(fast_forward: bool) -> tuple[dict, tuple, dict]:
         done, logs = run(trace, cost, usable_blocks=blocks, fast_forward=fast_forward, **options)
         summary = {
@@ -152,4 +158,77 @@ def test_records_are_identical_with_every_allocator(
         max_model_len=2 * blocks if getattr(allocator, "reserve", "") == "max" else 1 << 40,
         max_concurrency=concurrency,
         allocator=allocator,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    requests=requests,
+    batcher=st.sampled_from([Chunked(), Continuous(), DynamicChunked(target_tpot_ms=0.02)]),
+    compression=st.builds(
+        KvCompression,
+        recent_tokens=st.integers(0, 40),
+        older_kept=st.sampled_from([Fraction(0), Fraction(3, 5), Fraction(1)]),
+        older_dtype=st.sampled_from(["bfloat16", "fp8", "int8"]),
+    ),
+    blocks=st.integers(20, 60),
+    seats=st.integers(1, 8),
+    budget=st.integers(90, 130),
+    spread=st.sampled_from([1, 20]),
+)
+def test_records_are_identical_where_kv_shrinks_with_age(
+    requests, batcher, compression, blocks, seats, budget, spread
+):
+    """On a compiled cost, whose steps then depend on two sums over the sequences."""
+    footprint = compression.footprint(4, TINY.head_dim)
+    cost = compile_cost(
+        TINY,
+        ClosedFormProfile(kinks=(100, 300)),
+        max_num_batched_tokens=130,
+        max_num_seqs=8,
+        compression=compression,
+    )
+    assert_the_same_either_way(
+        trace_of(*((spread * arrival, prompt, answer) for arrival, prompt, answer in requests)),
+        cost,
+        blocks,
+        batcher=batcher,
+        max_num_seqs=seats,
+        max_num_batched_tokens=budget,
+        allocator=ShrinkingPaged(footprint),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    talks=sessions,
+    batcher=batchers,
+    cost=costs,
+    blocks=st.integers(30, 100),
+    seats=st.integers(1, 8),
+    budget=st.integers(8, 130),
+    replicas=st.integers(1, 3),
+    router=st.sampled_from([LeastLoaded(), RoundRobin()]),
+    concurrency=st.one_of(st.none(), st.integers(1, 5)),
+    delay=st.sampled_from([0, 1000, 3500]),
+    longest=st.sampled_from([100, 10**6]),
+    caching=st.booleans(),
+)
+def test_turns_that_wait_for_answers(
+    talks, batcher, cost, blocks, seats, budget, replicas, router, concurrency, delay, longest, caching
+):
+    """Arrivals follow from ends of steps, some at the same instant on several replicas."""
+    assert_the_same_either_way(
+        session_trace(talks, 4, closed=concurrency is not None),
+        cost,
+        blocks,
+        batcher=batcher,
+        router=router,
+        max_num_seqs=seats,
+        max_num_batched_tokens=max(budget, seats, getattr(batcher, "chunk_tokens", None) or 0),
+        max_concurrency=concurrency,
+        replicas=replicas,
+        signal_delay_ns=delay,
+        max_model_len=longest,
+        prefix_caching=caching,
     )

@@ -281,3 +281,54 @@ def test_who_interrupts_the_figures_finds_no_file(run, tmp_path, monkeypatch):
     with pytest.raises((KeyboardInterrupt, SystemExit)):  # cyclopts exits with 130
         run("generate", tmp_path / "a.parquet", "--trace", "azure-code", "--num-requests", "20")
     assert list(tmp_path.iterdir()) == []
+
+
+SESSIONS = (
+    *("--input-tokens", "90", "--output-tokens", "30", "--request-rate", "5", "--num-requests", "200"),
+    *("--set", "sessions={turns: 4, system_prompt_tokens: 64, turn_gap_s: 1}"),
+)
+
+
+def test_sessions_that_wait_are_kept_by_parquet_and_named_as_lost_elsewhere(run, tmp_path):
+    done = run("generate", tmp_path / "s.parquet", *SESSIONS, "--json")
+    waiting = done["waiting"]
+    assert done["lost"] == []
+    assert 120 < waiting["requests"] < 160
+    assert waiting["mean_think_s"] == pytest.approx(1, rel=0.3)
+    assert run("info", tmp_path / "s.parquet", "--json")["waiting"] == waiting
+    assert "waiting for answers: requests" in run("info", tmp_path / "s.parquet")
+    message = refused(run, "convert", tmp_path / "s.parquet", tmp_path / "s.jsonl")
+    assert "mooncake cannot hold waits for answers; --allow-loss" in message
+    run("convert", tmp_path / "s.parquet", tmp_path / "s.jsonl", "--allow-loss")
+    assert run("info", tmp_path / "s.jsonl", "--json")["waiting"] is None
+
+
+def test_a_file_says_what_its_blocks_do_not_show(run, tmp_path):
+    """A window that moves leaves prompts that begin alike and repeat no answer: the blocks alone cannot tell."""
+    options = (*SESSIONS, "--set", "sessions.waits_for_answer=false", "--set", "sessions.block_tokens=512")
+    window = ("--set", "sessions.context_policy={name: sliding_window, window_turns: 0}")
+    assert "which answers" not in run("generate", tmp_path / "a.jsonl", *options)
+    message = refused(run, "generate", tmp_path / "b.jsonl", *options, *window)
+    assert "mooncake cannot hold which answers are repeated; --allow-loss" in message
+
+
+def test_another_rate_for_requests_that_wait_is_refused(run, tmp_path):
+    run("generate", tmp_path / "s.parquet", *SESSIONS)
+    for option in ("--request-rate", "--burstiness"):
+        message = refused(
+            run, "generate", tmp_path / "t.parquet", "--trace", tmp_path / "s.parquet", option, "2"
+        )
+        assert message.startswith(f"workload.{option[2:].replace('-', '_')}: requests of ")
+        assert "wait for answers, so no rate is theirs" in message
+    assert (
+        run(
+            "generate",
+            tmp_path / "t.parquet",
+            "--trace",
+            tmp_path / "s.parquet",
+            "--num-requests",
+            50,
+            "--json",
+        )["requests"]
+        == 50
+    )

@@ -5,13 +5,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workloads.answers import sequence_hashes
 from workloads.errors import InputError
 from workloads.expand import expand_hashes
 from workloads.readers import read_trace
-from workloads.trace import BlockHashes, Trace
+from workloads.trace import BlockHashes, Trace, Turns
 from workloads.writers import losses, write_trace
 
 COLUMNS = ("arrival_ns", "input_tokens", "output_tokens", "session", "tenant", "priority")
+
+
+@st.composite
+def turns_of(draw, session, inputs, outputs):
+    """Links within sessions: some wait for the request before, some go on where an earlier one ended."""
+    n = len(session)
+    continues, predecessor, think = [-1] * n, [-1] * n, [0] * n
+    for i in range(n):
+        before = [j for j in range(i) if session[j] == session[i] >= 0]
+        if before and draw(st.booleans()):
+            predecessor[i], think[i] = before[-1], draw(st.integers(0, 10**12))
+        shorter = [j for j in before if inputs[j] + outputs[j] <= inputs[i]]
+        if shorter and draw(st.booleans()):
+            continues[i] = shorter[-1]
+    return Turns.build(continues, predecessor, think)
 
 
 @st.composite
@@ -24,11 +40,15 @@ def traces(draw, hashed=None):
         counts = [-(-tokens // 512) for tokens in inputs]
         ids = draw(st.lists(st.integers(-(2**62), 2**62), min_size=sum(counts), max_size=sum(counts)))
         hashes = BlockHashes.build(512, counts, ids)
+    session = column(-1, 5)
+    outputs = column(1, 500)
+    turns = draw(turns_of(session, inputs, outputs)) if draw(st.booleans()) else None
     return Trace.build(
         sorted(column(0, 10**15)),
         inputs,
-        column(1, 500),
-        session=column(-1, 5),
+        outputs,
+        session=session,
+        turns=turns,
         tenant=column(0, 1),
         priority=column(-3, 3),
         tenant_names=("a", "b"),
@@ -47,6 +67,10 @@ def same(one, other, columns=COLUMNS):
         assert one.hashes.block_tokens == other.hashes.block_tokens
         assert np.array_equal(one.hashes.offsets, other.hashes.offsets)
         assert np.array_equal(one.hashes.ids, other.hashes.ids)
+    assert (one.turns is None) == (other.turns is None)
+    if one.turns is not None:
+        for name in ("continues", "predecessor", "think_ns"):
+            assert np.array_equal(getattr(one.turns, name), getattr(other.turns, name))
 
 
 @given(trace=traces())
@@ -117,6 +141,49 @@ def test_laws_of_a_trace():
         Trace.build([0, 0], [1, 1], [1, 1], hashes=BlockHashes.build(16, [1], [1]))
 
 
+def test_laws_of_turns():
+    def trace(continues=(-1, -1, -1), predecessor=(-1, -1, -1), think_ns=(0, 0, 0), session=(7, 7, 8)):
+        turns = Turns.build(continues, predecessor, think_ns)
+        return Trace.build([0, 0, 0], [4, 9, 9], [1, 1, 1], session=session, turns=turns)
+
+    assert trace((-1, 0, -1), (-1, 0, -1), (0, 5, 0)).turns.waiting == 1
+    for links, message in [
+        ({"continues": (-1, 1, -1)}, "continues must be -1 or the position of an earlier request"),
+        ({"predecessor": (-2, 0, -1)}, "predecessor must be -1 or the position of an earlier request"),
+        ({"predecessor": (-1, 0, 1)}, "predecessor must name a request of the same session"),
+        (
+            {"continues": (-1, 0, -1), "session": (-1, -1, 8)},
+            "continues must name a request of the same session",
+        ),
+        (
+            {"predecessor": (-1, 0, 0), "session": (7, 7, 7)},
+            "predecessor must name each request at most once",
+        ),
+        (
+            {"continues": (-1, -1, 1), "session": (7, 7, 7)},
+            "shorter than the prompt and answer that it continues",
+        ),
+        ({"think_ns": (0, 3, 0)}, "think_ns must be at least 0, and 0 where there is no predecessor"),
+        ({"predecessor": (-1, 0, -1), "think_ns": (0, -3, 0)}, "think_ns must be at least 0"),
+        ({"think_ns": (0, 0)}, "think_ns has 2 entries for 3 arrivals"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            trace(**links)
+
+
+def test_turns_without_waits_keep_what_prompts_repeat():
+    turns = Turns.build([-1, 0], [-1, 0], [0, 5]).without_waits()
+    assert (turns.continues.tolist(), turns.waiting, turns.think_ns.tolist()) == ([-1, 0], 0, [0, 0])
+
+
+def test_blocks_that_contradict_the_turns_are_refused():
+    turns = Turns.build([-1, 0], [-1, -1], [0, 0])
+    hashes = BlockHashes.build(4, [1, 2], [1, 2, 3])
+    trace = Trace.build([0, 0], [4, 8], [1, 1], session=[0, 0], hashes=hashes, turns=turns)
+    with pytest.raises(InputError, match="request 1 continues request 0, but their prefix blocks differ"):
+        sequence_hashes(trace, 4)
+
+
 def test_empty_and_single():
     assert len(Trace.build([], [], [])) == 0
     assert Trace.build([], [], []).duration_ns == 0
@@ -130,6 +197,14 @@ def test_select_takes_rows_with_their_blocks(trace, data):
     assert some.arrival_ns.tolist() == trace.arrival_ns[at].tolist()
     for new, old in enumerate(at):
         assert np.array_equal(some.hashes.of(new), trace.hashes.of(old))
+        if trace.turns is not None:
+            for name in ("continues", "predecessor"):
+                link = getattr(trace.turns, name)[old]
+                assert getattr(some.turns, name)[new] == (at.index(link) if link in at else -1)
+            waits = some.turns.predecessor[new] >= 0
+            assert some.turns.think_ns[new] == (trace.turns.think_ns[old] if waits else 0)
+    if some.turns is not None:
+        some.turns.check(some)
 
 
 def test_columns_are_read_only():
