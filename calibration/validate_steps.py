@@ -146,6 +146,6 @@ def _ours(plan: BatchPlan, core: EngineCore, ids: list[str]) -> dict[str, Any]:
         "decode_context_tokens": plan.context_tokens - plan.decodes,
         "running": core.num_running,
         "waiting": core.num_waiting,
-        "kv_usage": round(plan.memory.used_blocks / core.num_blocks, 4),
+        "kv_usage": round(plan.memory[0] / core.num_blocks, 4),
         "prefill_detail": [[name, before, new] for name, (new, before) in zip(ids, plan.shapes, strict=True)],
     }

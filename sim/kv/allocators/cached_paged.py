@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sim.errors import InvariantError
-from sim.kv.allocators.decision import NO_BLOCKS, Claim, Contents
+from sim.kv.allocators.decision import NO_BLOCKS, Claim, Contents, Memory
 from sim.kv.allocators.paged import PagedAllocator, PagedHolding
 from sim.kv.free_queue import FreeQueue
 from sim.kv.prefix_index import PrefixIndex
@@ -49,6 +49,10 @@ class CachedPagedAllocator(PagedAllocator):
     @property
     def cached_blocks(self) -> int:
         return self._idle_known
+
+    def memory(self) -> Memory:
+        used, stored, free, _ = super().memory()
+        return used, stored, free, self.cached_blocks
 
     def find_prefix(self, claim: Claim) -> int:
         """At least one token is left to compute."""
@@ -142,10 +146,13 @@ class CachedPagedAllocator(PagedAllocator):
         if shares != self._shares:
             raise InvariantError(f"{self._shares} shares of blocks instead of {shares}")
         free = np.sort(self._free_slots())
-        if self._index.known(free) != self.cached_blocks:
-            raise InvariantError(f"{self.cached_blocks} free blocks hold something by count")
+        if self._index.known(free) != self._count_idle():
+            raise InvariantError(f"{self._count_idle()} free blocks hold something by count")
         if not np.array_equal(free, np.flatnonzero(holders == 0)) or free.size != self._free:
             raise InvariantError(f"the free queue does not hold the {self._free} free blocks")
+
+    def _count_idle(self) -> int:
+        return self._idle_known
 
     def _free_slots(self) -> Contents:
         return self._queue.slots()

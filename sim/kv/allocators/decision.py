@@ -21,6 +21,11 @@ Contents = NDArray[np.int64]
 NO_BLOCKS: Contents = np.zeros(0, dtype=np.int64)
 
 
+Memory = tuple[int, int, int, int]
+"""Blocks that sequences hold; tokens that have KV in them, a shared block counted once; the largest request that could
+be placed, in blocks; blocks that nobody holds and a prefix could be found in."""
+
+
 class Claim:
     """What a request at the head of a queue asks for.
 
@@ -96,6 +101,10 @@ class Allocator(ABC):
     def cached_blocks(self) -> int:
         """Free blocks in which a prefix could be found."""
         return 0
+
+    def memory(self) -> Memory:
+        """All of these at once, asked in every step."""
+        return self.used_blocks, self.stored_tokens, self.largest_free_blocks, self.cached_blocks
 
     # One sequence.
 

@@ -23,7 +23,7 @@ class EvictingPagedAllocator(CachedPagedAllocator):
 
     @property
     def cached_blocks(self) -> int:
-        return len(self._idle)
+        return len(self._idle) - len(self._policy.expired(self.now_ns))  # which go at the next look-up
 
     def find_prefix(self, claim: Claim) -> int:
         expired = self._policy.expired(self.now_ns)
@@ -68,6 +68,9 @@ class EvictingPagedAllocator(CachedPagedAllocator):
         self._index.store(contents[new], slots[new])
         self._policy.inserted(kept, (first + np.flatnonzero(new)).tolist(), self.now_ns)
         self._policy.held(kept)
+
+    def _count_idle(self) -> int:
+        return len(self._idle)
 
     def _free_slots(self) -> Contents:
         return np.concatenate([self._queue.slots(), self._index.slots_of(sorted(self._idle))])

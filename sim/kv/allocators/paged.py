@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from sim.errors import InvariantError
-from sim.kv.allocators.decision import Allocator, Claim, Holding
+from sim.kv.allocators.decision import Allocator, Claim, Holding, Memory
 
 
 class Paged(BaseModel):
@@ -75,6 +75,11 @@ class PagedAllocator(Allocator):
     @property
     def largest_free_blocks(self) -> int:
         return self._free
+
+    def memory(self) -> Memory:
+        free = self._free
+        stored = self._tokens + self._growing * self._step - self._shares * self.block_size
+        return self.num_blocks - free, stored, free, 0
 
     def can_hold(self, claim: Claim) -> bool:
         return -(-claim.tokens // self.block_size) <= self._free
