@@ -162,6 +162,8 @@ def _engine(scenario: Scenario, service: Service) -> EngineSetup:
         usable_blocks=service.capacity.usable_blocks,
         block_size=engine.block_size,
         max_model_len=service.max_model_len,
+        block_bytes=service.capacity.block_bytes,
+        allocator=policies.allocator,
         prefix_caching=engine.enable_prefix_caching,
         eviction=None if policies.eviction.name == "lru" else policies.eviction,
         warm_cache=engine.cache_at_start == "warm",

@@ -9,6 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from sim.batching import AnyBatcher
 from sim.batching.chunked import Chunked
+from sim.kv.allocators import AnyAllocator
+from sim.kv.allocators.paged import Paged
 from sim.kv.eviction import AnyEviction
 from sim.kv.eviction.lru import Lru
 from sim.routing import AnyRouter
@@ -136,8 +138,8 @@ class PoliciesConfig(Section):
     """Which replica a request goes to."""
     batcher: Annotated[AnyBatcher, BeforeValidator(_named)] = Chunked()
     """Which tokens a step takes."""
-    allocator: Annotated[str, _not_yet("another allocator", "paged")] = "paged"
-    """Who holds which KV blocks; so far only paged."""
+    allocator: Annotated[AnyAllocator, BeforeValidator(_named)] = Paged()
+    """Who holds which KV memory; paged is the engine's own."""
     eviction: Annotated[AnyEviction, BeforeValidator(_named)] = Lru()
     """Which cached blocks go first; lru is the engine's own order."""
     prefetch: Annotated[str, _not_yet("prefetching", "none")] = "none"
@@ -195,11 +197,20 @@ class Scenario(Section):
     @property
     def routes(self) -> frozenset[str]:
         """Routes of `sim/links/machine.py` on which the engines themselves make transfers."""
-        return frozenset()
+        return frozenset({"copy"}) if self.policies.allocator.name == "grow" else frozenset()
 
     @model_validator(mode="after")
     def _links_act(self) -> Scenario:
         self.links.check(self.cluster.replicas, self.routes)
+        return self
+
+    @model_validator(mode="after")
+    def _a_cache_needs_pages(self) -> Scenario:
+        if self.engine.enable_prefix_caching and self.policies.allocator.name != "paged":
+            raise ValueError(
+                f"policies.allocator: {self.policies.allocator.name} keeps each sequence's KV to itself, and a prefix "
+                "cache shares blocks; take paged, or set engine.enable_prefix_caching: false"
+            )
         return self
 
     @model_validator(mode="after")

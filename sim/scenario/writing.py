@@ -25,6 +25,7 @@ workload:
 """
 CHOICES = {
     "policies.router": "least_loaded, round_robin",
+    "policies.allocator": "paged, contiguous, arena, size_class, grow",
     "policies.eviction": "lru, lfu, lfu_perfect, lru_lfu, fifo, ttl, length_aware, belady",
     "policies.batcher": "chunked, continuous, dynamic_chunked, static_batch",
 }

@@ -57,7 +57,12 @@ OTHER_VALUES = {
     "cluster.price_per_gpu_hour": None,  # a price changes costs, which a run does not have: see tests of plan
     "policies.router": ["round_robin"],
     "policies.batcher": ["continuous", "static_batch", {"name": "dynamic_chunked", "target_tpot_ms": 8}],
-    "policies.allocator": "refused",
+    "policies.allocator": [
+        {"name": "contiguous", "reserve": "exact"},
+        {"name": "arena", "reserve": "exact"},
+        {"name": "size_class", "bounds_tokens": [16, 128, 512, 2048]},
+        "grow",
+    ],
     "policies.eviction": None,  # tested below, on a load with prefixes
     "policies.prefetch": "refused",
     # Bandwidths and latency act on transfers: tests/sim/test_replica_links.py.
@@ -75,7 +80,7 @@ POLICY_OPTIONS = {
         "chunked": {"chunk_tokens": 64},
         "static_batch": {"batch_size": 2, "max_wait_ms": 50.0},
         "dynamic_chunked": {
-            "target_tpot_ms": 8.0,
+            "target_tpot_ms": 12.0,
             "min_chunk_tokens": 400,
             "kv_headroom": 0.6,
             "urgent_factor": None,  # needs priorities: tests/sim/batching/test_dynamic_chunked.py
@@ -83,12 +88,31 @@ POLICY_OPTIONS = {
         "continuous": {},
     },
     "router": {"least_loaded": {}, "round_robin": {}},
+    "allocator": {
+        "paged": {},
+        "contiguous": {"reserve": "exact", "placement": "buddy"},
+        "arena": {"reserve": "power_of_two", "placement": "best_fit", "alignment_tokens": 512},
+        "size_class": {
+            "bounds_tokens": [16, 300, 2048],
+            "shares": [0.2, 0.8],
+            "window_s": 0.5,
+            "min_hit_rate": 0.0,
+            "windows": 1,
+        },
+        "grow": {"step_tokens": 16, "placement": "best_fit"},
+    },
     "eviction": {
         **{name: {} for name in ("lru", "lfu", "lfu_perfect", "fifo", "length_aware", "belady")},
         # Options of caches act on caches: tests/sim/kv.
         "lru_lfu": {"half_life": None},
         "ttl": {"ttl_s": None, "since": None},
     },
+}
+# Options without which others of the same policy would not act on a short run.
+NEEDED_OPTIONS = {
+    "dynamic_chunked": {"target_tpot_ms": 8},
+    "arena": {"reserve": "exact", "alignment_tokens": 16},
+    "size_class": {"bounds_tokens": [16, 128, 2048], "shares": [0.4, 0.6], "window_s": 0.2, "windows": 2},
 }
 
 
@@ -141,9 +165,7 @@ def test_what_is_not_simulated_is_refused_by_name(path):
     ],
 )
 def test_every_option_of_every_policy_acts(kind, name, option, value):
-    base = f"policies.{kind}={{name: {name}}}"
-    if name == "dynamic_chunked" and option != "target_tpot_ms":
-        base = f"policies.{kind}={{name: {name}, target_tpot_ms: 8}}"
+    base = f"policies.{kind}={json.dumps({'name': name, **NEEDED_OPTIONS.get(name, {})})}"
     assert outcome(base) != outcome(base, f"policies.{kind}.{option}={value}")
 
 

@@ -128,6 +128,9 @@ class GrowAllocator(RegionAllocator):
         self._free.give(holding.start, holding.blocks)
         holding.blocks = 0
 
+    def landed(self, transfer: Transfer) -> None:
+        """A copy has ended; the step that waited for it is all that it concerned."""
+
     def check_integrity(self, holdings: Iterable[GrowingRegion]) -> None:
         holdings = list(holdings)
         self._check_regions(holdings)

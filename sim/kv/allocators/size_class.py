@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.region import Region
@@ -28,7 +28,7 @@ class SizeClassConfig(BaseModel):
     name: Literal["size_class"] = "size_class"
     bounds_tokens: tuple[Bound, ...] = Field((64, 512, 4096, 16_384), min_length=2)
     """Classes by final length: from each bound to below the next. The first has what is shorter, the last its end."""
-    shares: tuple[Share, ...] = (0.35, 0.48, 0.17)
+    shares: tuple[Share, ...] = Field((0.35, 0.48, 0.17), validate_default=True)
     """Of the pool, for each class at the start."""
     window_s: float = Field(300.0, strict=True, gt=0, le=1e9)
     """Hit rates are judged over windows of this length."""
@@ -37,18 +37,22 @@ class SizeClassConfig(BaseModel):
     windows: int = Field(3, strict=True, ge=1)
     """How many windows with a low hit rate running make a class starve."""
 
-    @model_validator(mode="after")
-    def _classes(self) -> SizeClassConfig:
-        bounds, shares = self.bounds_tokens, self.shares
+    @field_validator("bounds_tokens")
+    @classmethod
+    def _upwards(cls, bounds: tuple[int, ...]) -> tuple[int, ...]:
         if any(low >= high for low, high in pairwise(bounds)):
-            raise ValueError(f"bounds_tokens {list(bounds)} must go upwards")
-        if len(shares) != len(bounds) - 1:
-            raise ValueError(
-                f"shares: {len(bounds)} bounds make {len(bounds) - 1} classes, not {len(shares)}"
-            )
+            raise ValueError(f"{list(bounds)} does not go upwards")
+        return bounds
+
+    @field_validator("shares")
+    @classmethod
+    def _one_a_class(cls, shares: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        bounds = info.data.get("bounds_tokens")
+        if bounds is not None and len(shares) != len(bounds) - 1:
+            raise ValueError(f"{len(bounds)} bounds_tokens make {len(bounds) - 1} classes, not {len(shares)}")
         if abs(sum(shares) - 1) > 1e-6:
-            raise ValueError(f"shares {list(shares)} must sum to 1, not {sum(shares):g}")
-        return self
+            raise ValueError(f"{list(shares)} must sum to 1, not {sum(shares):g}")
+        return shares
 
     def build(
         self,

@@ -173,8 +173,8 @@ def test_what_no_slot_holds_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bounds_tokens": (64, 64)}, "must go upwards"),
-        ({"bounds_tokens": (64, 128)}, "2 bounds make 1 classes, not 3"),
+        ({"bounds_tokens": (64, 64)}, "does not go upwards"),
+        ({"bounds_tokens": (64, 128)}, "2 bounds_tokens make 1 classes, not 3"),
         ({"shares": (0.5, 0.4, 0.2)}, "must sum to 1, not 1.1"),
         ({"bounds_tokens": (64,)}, "at least 2"),
         ({"windows": 0}, "greater than or equal to 1"),
