@@ -162,12 +162,16 @@ def observe(requests: Requests, slo_ms: Mapping[str, float]) -> Observations:
 
 
 def _pace_and_lag_ns(requests: Requests) -> tuple[Float64, Float64]:
-    """Arrivals set the pace unless the run lasts longer after them than a quarter of their span."""
+    """Arrivals set the pace unless the run lasts longer after them than a quarter of their span.
+
+    Nor do they where they follow from answers, and so come in another order than that of the trace.
+    """
     count = len(requests)
     arrival, last = requests.columns["arrival_ns"], requests.columns["last_token_ns"]
     span = int(arrival[-1]) if count else 0
+    own_times = not np.any(np.diff(arrival) < 0)
     done = np.flatnonzero(requests.completed)
-    if requests.duration_ns - span <= span / 4:
+    if own_times and requests.duration_ns - span <= span / 4:
         ahead = np.maximum.accumulate(np.maximum(last, 0)) if done.size else arrival
         return np.diff(arrival, prepend=0).astype(np.float64), (ahead - arrival).astype(np.float64)
     order = done[np.argsort(last[done], kind="stable")]

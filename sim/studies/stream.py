@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ class Stream:
             raise ConfigError("workload.ramp_up_strategy: a plan is for one rate; give request_rate instead")
         if config.request_rate is not None and math.isinf(config.request_rate):
             raise ConfigError("workload.request_rate: inf has no rate to plan for; give a finite one")
+        sessions = config.sessions
+        if sessions is not None and getattr(sessions.context_policy, "summary_request", False):
+            raise ConfigError(
+                "workload.sessions.context_policy.summary_request: a plan's rate is one of turns, and summaries are "
+                "requests besides; set it to false"
+            )
         self._scenario = scenario
         own = build_load(scenario).trace
         self.num_requests = len(own)
@@ -55,16 +62,22 @@ class Stream:
 
 
 def at_once(load: Workload) -> Workload:
-    """The same requests, all of them at the start."""
-    return Workload(load.trace.with_columns(arrival_ns=np.zeros(len(load.trace), dtype=np.int64)))
+    """The same requests, all of them at the start: none waits for another."""
+    trace = load.trace.with_columns(arrival_ns=np.zeros(len(load.trace), dtype=np.int64))
+    return Workload(replace(trace, turns=None if trace.turns is None else trace.turns.without_waits()))
 
 
 def same_requests(one: Trace, other: Trace) -> bool:
-    """Whether two traces ask for the same at the same times."""
+    """Whether two traces ask for the same at the same times, or as long after the same answers."""
     columns = ("arrival_ns", "input_tokens", "output_tokens", "session", "tenant", "priority")
-    return len(one) == len(other) and all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in columns
-    )
+    if len(one) != len(other) or (one.turns is None) != (other.turns is None):
+        return False
+    pairs = [(getattr(one, name), getattr(other, name)) for name in columns]
+    if one.turns is not None and other.turns is not None:
+        pairs += [
+            (getattr(one.turns, name), getattr(other.turns, name)) for name in ("predecessor", "think_ns")
+        ]
+    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
 
 def replication_seeds(seed: int, count: int) -> tuple[int, ...]:

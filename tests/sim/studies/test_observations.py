@@ -10,6 +10,7 @@ from sim.studies.observations import METRICS, observe, split_metric
 from sim.studies.statistics import block_weights
 from tests.sim.doubles import AffineCost
 from tests.sim.engines import run, trace_of
+from tests.sim.sessions import session_trace
 
 SLO = {"ttft": 9.0, "tpot": 2.0}
 
@@ -37,6 +38,26 @@ def test_the_numbers_of_the_summary(outcome):
     for name, value in values.items():
         assert value == pytest.approx(summary[name], rel=1e-9), name
     assert seen.latency("p95", "ttft") == pytest.approx(summary["p95_ttft_ms"])
+
+
+def test_the_numbers_of_the_summary_where_turns_wait_for_answers():
+    """Arrivals then come in another order than that of the trace."""
+    rng = np.random.default_rng(2)
+    talks = [
+        (
+            int(start),
+            [(int(think), 9, 5) for think in rng.integers(0, 2_000_000, 3)],
+        )
+        for start in np.cumsum(rng.integers(0, 2_000_000, 20))
+    ]
+    cost = AffineCost(per_seq_ns=100_000, per_prefill_token_ns=20_000)
+    requests, replicas = run(session_trace(talks, 4), cost)
+    assert np.any(np.diff(requests.columns["arrival_ns"]) < 0)
+    summary = serving_metrics(requests, replicas, SLO)
+    seen = observe(requests, SLO)
+    values = dict(zip(METRICS, seen.estimate(np.ones(len(seen), dtype=np.int64)), strict=True))
+    for name, value in values.items():
+        assert value == pytest.approx(summary[name], rel=1e-9), name
 
 
 def test_weights_are_repetitions(outcome):
