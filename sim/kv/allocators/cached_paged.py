@@ -60,11 +60,11 @@ class CachedPagedAllocator(PagedAllocator):
         claim.prefix = self._index.leading_run(claim.contents[: (claim.tokens - 1) // self.block_size])
         return claim.prefix.size * self.block_size
 
-    def can_hold(self, claim: Claim) -> bool:
-        """Whether the blocks beyond the prefix are free, besides those of the prefix that are free themselves."""
+    def claimed_blocks(self, claim: Claim) -> int:
+        """The blocks beyond the prefix, and those of the prefix that are free themselves."""
         prefix = claim.prefix
         idle = int((self._holders[prefix] == 0).sum())
-        return -(-claim.tokens // self.block_size) - prefix.size + idle <= self._free
+        return -(-claim.tokens // self.block_size) - prefix.size + idle
 
     def open(self, claim: Claim) -> CachedHolding:
         holding = CachedHolding(NO_BLOCKS if claim.contents is None else claim.contents)

@@ -38,9 +38,20 @@ class Claim:
     contents        of its full blocks, for prefix caches; None without one
     prefix          blocks found by the last `find_prefix`
     loading_tokens  tokens, behind those found, that `open` starts to bring from another tier
+    ready_ns        when the last `can_hold` said no: the time at which it may say yes with nothing else happening;
+                    None where time alone does not help
     """
 
-    __slots__ = ("contents", "final_tokens", "index", "lane", "loading_tokens", "prefix", "tokens")
+    __slots__ = (
+        "contents",
+        "final_tokens",
+        "index",
+        "lane",
+        "loading_tokens",
+        "prefix",
+        "ready_ns",
+        "tokens",
+    )
 
     def __init__(
         self, index: int, tokens: int, final_tokens: int, lane: int = 0, contents: Contents | None = None
@@ -52,14 +63,19 @@ class Claim:
         self.contents = contents
         self.prefix = NO_BLOCKS
         self.loading_tokens = 0
+        self.ready_ns: int | None = None
 
 
 class Holding:
-    """What one sequence holds. `tokens` is exact while it does not grow; growing adds a token per step."""
+    """What one sequence holds. `tokens` is exact while it does not grow; growing adds a token per step.
 
-    __slots__ = ("growing_since", "tokens")
+    `lane` is that of the claim it was opened for, where an allocator keeps a pool for each lane.
+    """
+
+    __slots__ = ("growing_since", "lane", "tokens")
 
     def __init__(self) -> None:
+        self.lane = 0
         self.tokens = 0
         self.growing_since = -1
 
@@ -111,6 +127,10 @@ class Allocator(ABC):
     def ever_holds(self, tokens: int, final_tokens: int) -> bool:  # noqa: ARG002
         """Whether a sequence that comes to hold `final_tokens` could ever run here, alone."""
         return -(-final_tokens // self.block_size) <= self.num_blocks
+
+    def ever_holds_in(self, lane: int, tokens: int, final_tokens: int) -> bool:  # noqa: ARG002
+        """The same of a request of that lane."""
+        return self.ever_holds(tokens, final_tokens)
 
     def find_prefix(self, claim: Claim) -> int:  # noqa: ARG002
         """Tokens of the claim that are held already, by whomever; sets its `prefix`."""
@@ -168,6 +188,22 @@ class Allocator(ABC):
     def yields_to(self, victim: Any, holding: Any) -> bool:  # noqa: ANN401, ARG002
         """Whether preempting `victim` is a way to make room for `holding`."""
         return True
+
+    @property
+    def recalls(self) -> bool:
+        """Whether a sequence may have to give way to one that waits: somebody holds what is promised to others."""
+        return False
+
+    def start_recall(self, prompts: Sequence[tuple[Any, int]]) -> None:
+        """Before sequences are asked one by one: `prompts` are to be computed, each with its tokens in all."""
+
+    def owes(self, holding: Any) -> bool:  # noqa: ANN401, ARG002
+        """Whether the sequence holds what is promised to others and wanted now."""
+        return False
+
+    def pool_blocks(self) -> tuple[int, ...]:
+        """Blocks that sequences of each pool hold; empty where there are no pools."""
+        return ()
 
     @abstractmethod
     def growth_limit(self, steps: int) -> int:

@@ -82,7 +82,11 @@ class PagedAllocator(Allocator):
         return self.num_blocks - free, stored, free, 0
 
     def can_hold(self, claim: Claim) -> bool:
-        return -(-claim.tokens // self.block_size) <= self._free
+        return self.claimed_blocks(claim) <= self._free
+
+    def claimed_blocks(self, claim: Claim) -> int:
+        """Free blocks that it takes to hold all tokens of a claim."""
+        return -(-claim.tokens // self.block_size)
 
     def open(self, claim: Claim) -> PagedHolding:  # noqa: ARG002
         return PagedHolding()
@@ -115,22 +119,29 @@ class PagedAllocator(Allocator):
         self._promised = 0
 
     def promise(self, holding: PagedHolding, tokens: int | None) -> bool:
-        if tokens is None:
-            need = int(holding.phase == self._step % self.block_size)
-        else:
-            need = -(-tokens // self.block_size) - holding.blocks
+        need = self.missing_blocks(holding, tokens)
         if self._promised + need > self._free:  # blocks that a victim shared stay taken
             return False
         self._promised += need
         return True
 
+    def missing_blocks(self, holding: PagedHolding, tokens: int | None) -> int:
+        """Blocks that a sequence lacks for `tokens` in all, or where it grows (None) for its next token."""
+        if tokens is None:
+            return int(holding.phase == self._step % self.block_size)
+        return -(-tokens // self.block_size) - holding.blocks
+
     def growth_limit(self, steps: int) -> int:
+        return self.growth_within(self._free, steps)
+
+    def growth_within(self, blocks: int, steps: int) -> int:
+        """How many of the next `steps` steps the growing sequences can take with so many blocks."""
         if not self._growing:
             return steps
-        rounds = self._free // self._growing  # each round of block_size steps takes one block a sequence
+        rounds = blocks // self._growing  # each round of block_size steps takes one block a sequence
         if rounds * self.block_size >= steps:
             return steps
-        left = self._free - rounds * self._growing
+        left = blocks - rounds * self._growing
         limit = rounds * self.block_size
         while limit < steps:
             left -= self._due[(self._step + limit) % self.block_size]
@@ -140,18 +151,22 @@ class PagedAllocator(Allocator):
         return limit
 
     def grow(self, steps: int) -> None:
-        due, size = self._due, self.block_size
-        start = self._step % size
-        if steps == 1:
-            need = due[start]
-        else:
-            rounds, rest = divmod(steps, size)
-            need = rounds * self._growing + sum(due[start : start + rest])
-            if start + rest > size:
-                need += sum(due[: start + rest - size])
+        need = self.growth(steps)
         self._step += steps
         if need:
             self._take_for_growth(need)
+
+    def growth(self, steps: int) -> int:
+        """Blocks that the growing sequences take in the next `steps` steps."""
+        due, size = self._due, self.block_size
+        start = self._step % size
+        if steps == 1:
+            return due[start]
+        rounds, rest = divmod(steps, size)
+        need = rounds * self._growing + sum(due[start : start + rest])
+        if start + rest > size:
+            need += sum(due[: start + rest - size])
+        return need
 
     def _take_for_growth(self, count: int) -> None:
         self._free -= count
@@ -197,14 +212,17 @@ class PagedAllocator(Allocator):
 
     def check_integrity(self, holdings: Iterable[PagedHolding]) -> None:
         holdings = list(holdings)
-        held = sum(self.held(h) for h in holdings)
-        if held + self._free != self.num_blocks:
-            raise InvariantError(f"{held} blocks held + {self._free} free != {self.num_blocks}")
-        self._check_growth(holdings)
+        self._check_counts(holdings)
         runs = [*self._free_runs, *(run for h in holdings for run in h.runs)]
         ids = sorted(block for first, length in runs for block in range(first, first + length))
         if ids != list(range(self.num_blocks)):
             raise InvariantError("a block id is lost or held twice")
+
+    def _check_counts(self, holdings: Sequence[PagedHolding]) -> None:
+        held = sum(self.held(h) for h in holdings)
+        if held + self._free != self.num_blocks:
+            raise InvariantError(f"{held} blocks held + {self._free} free != {self.num_blocks}")
+        self._check_growth(holdings)
 
     def _check_growth(self, holdings: Iterable[PagedHolding]) -> None:
         due = [0] * self.block_size
