@@ -59,6 +59,18 @@ class FreeQueue:
         self._size -= count
         return taken
 
+    def peek(self, count: int) -> Slots:
+        """The first `count` blocks, or all where there are fewer; they stay."""
+        found: list[Slots] = []
+        missing = count
+        for stamp, slots in self._runs:
+            if missing <= 0:
+                break
+            there = slots[self._stamps[slots] == stamp][:missing]
+            found.append(there)
+            missing -= there.size
+        return np.concatenate([_NONE, *found])
+
     def slots(self) -> Slots:
         """All blocks of the queue, in order."""
         live = [slots[self._stamps[slots] == stamp] for stamp, slots in self._runs]

@@ -169,6 +169,10 @@ class CachedPagedAllocator(PagedAllocator):
         self._idle_known -= self._index.forget(slots)
         return slots
 
+    def _peek_free(self, count: int) -> Contents:
+        """Blocks that `_next_free` would take, in order; fewer where there are fewer."""
+        return self._queue.peek(count)
+
     def _claim(self, idle: Contents) -> None:
         """Free blocks get a holder again, and keep what they hold."""
         self._queue.remove(idle)

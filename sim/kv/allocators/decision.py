@@ -91,6 +91,7 @@ class Allocator(ABC):
         self.block_size = block_size
         self.now_ns = 0  # kept up by the engine, for policies that go by time
         self.transfers: list[Transfer] = []  # asked for, and not yet taken by the driver
+        self.wake_ns: int | None = None  # when it wants to act, though nothing else happens
 
     # How full it is.
 
@@ -214,6 +215,14 @@ class Allocator(ABC):
         """All growing sequences take `steps` tokens; the caller has made sure that there is room."""
 
     # Transfers.
+
+    def begin_step(self) -> None:
+        """A step is about to be planned, at `now_ns`; what the last one computed is there."""
+
+    @property
+    def expects_transfers(self) -> bool:
+        """Whether transfers are on their way, after whose end there may be more room."""
+        return False
 
     def landed(self, transfer: Transfer) -> None:
         """A transfer that was asked for has ended; told at the start of a step."""

@@ -55,6 +55,12 @@ class EvictingPagedAllocator(CachedPagedAllocator):
             return blank
         return np.concatenate([blank, self._evict(self._policy.victims(count - blank.size))])
 
+    def _peek_free(self, count: int) -> Contents:
+        blank = self._queue.peek(count)
+        if blank.size == count:
+            return blank
+        return np.concatenate([blank, self._index.slots_of(self._policy.victims(count - blank.size))])
+
     def _evict(self, contents: list[int]) -> Contents:
         slots = self._index.slots_of(contents)
         self._policy.removed(contents)
