@@ -27,7 +27,8 @@ from calibration.decode_ticks import DecodeRun, read_decode_run
 from calibration.devices import profile_name
 from calibration.serving_rows import ServingRow, open_loop_rows, serving_rows
 from calibration.tables import read_table
-from sim.cost.compiled import CompiledCost, compile_cost
+from sim.cost.build import compile_cost
+from sim.cost.compiled import CompiledCost
 from sim.model import load_model
 from sim.profile import SHIPPED, HostOverhead, Profile, load_profile, shipped_profiles
 from workloads.errors import InputError

@@ -8,17 +8,22 @@ pass of `max_num_batched_tokens`, then sampling for `max_num_seqs` sequences. Th
 and the same for every model and GPU; they reproduce the block counts of five logged engines within 1.6%.
 Engines before 0.19 do not subtract graphs, which is most of that error (tests/sim/test_memory.py).
 
+A compressed cache has smaller blocks; where older tokens take less than recent ones, blocks are those of recent ones.
+
 The memory that counts is CUDA's own total (`cudaMemGetInfo`), 0.6-1.5% below what nvidia-smi shows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sim.cost.cuda_graphs import capture_sizes
 from sim.errors import CapacityError
+from sim.kv.compression import KvCompression
+from sim.kv.footprint import Footprint
 from sim.model import ModelSpec
 
 # CUDA context growth, cuBLAS workspaces, compiled modules, allocator slack: what remains of the H100
@@ -51,6 +56,8 @@ class KvCapacity:
     graph_bytes: int
     context_bytes: int
     overridden: bool = False
+    footprint: Footprint | None = None
+    """What a sequence takes of them, where its older tokens shrink."""
 
     @property
     def kv_bytes(self) -> int:
@@ -62,9 +69,11 @@ class KvCapacity:
         return self.num_gpu_blocks - 1
 
     @property
-    def max_tokens(self) -> int:
-        """The longest sequence that fits when it is alone."""
-        return self.usable_blocks * self.block_size
+    def max_tokens(self) -> int | None:
+        """The longest sequence that fits when it is alone; None where one may grow without end."""
+        if self.footprint is None:
+            return self.usable_blocks * self.block_size
+        return self.footprint.longest(self.usable_blocks * self.footprint.recent_granules)
 
 
 def kv_capacity(
@@ -81,6 +90,7 @@ def kv_capacity(
     enforce_eager: bool = False,
     cudagraph_capture_sizes: Sequence[int] | None = None,
     num_gpu_blocks_override: int | None = None,
+    compression: KvCompression | None = None,
 ) -> KvCapacity:
     """Work out the KV blocks of one GPU; `num_gpu_blocks_override` wins over the arithmetic."""
     sizes = capture_sizes(
@@ -96,6 +106,8 @@ def kv_capacity(
     graphs = GRAPH_LAYER_BYTES * model.num_layers * (len(sizes) + sum(size <= max_num_seqs for size in sizes))
     context = CONTEXT_BYTES + (COMMUNICATOR_BYTES if tp > 1 else 0)
     block_bytes = model.kv_group_layers * block_size * model.kv_bytes_per_token_layer(kv_cache_dtype, tp)
+    if compression is not None:
+        block_bytes = math.ceil(block_bytes * compression.stored_share(model.num_layers))
     blocks = num_gpu_blocks_override
     if blocks is None:
         taken = weights + activations + graphs + context
@@ -113,6 +125,7 @@ def kv_capacity(
         graph_bytes=graphs,
         context_bytes=context,
         overridden=num_gpu_blocks_override is not None,
+        footprint=compression.footprint(block_size, model.head_dim) if compression else None,
     )
 
 

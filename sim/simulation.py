@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from sim.batching.decision import EngineLimits
-from sim.cost.compiled import CompiledCost, compile_cost
+from sim.cost.build import compile_cost
+from sim.cost.compiled import CompiledCost
 from sim.engine.clock import NS_PER_MS, Clock
 from sim.engine.cluster import EngineSetup, run_cluster
 from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
+from sim.kv.allocators.shrinking_paged import ShrinkingPaged
 from sim.kv.build import KvSetup
 from sim.links.network import Network
 from sim.links.report import LinkReport, link_report
 from sim.memory import KvCapacity, kv_capacity
-from sim.metrics import Requests, kv_usage, serving_metrics, stage_statistics
+from sim.metrics import Requests, kv_usage, memory_statistics, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
 from sim.profile import Profile, load_profile
 from sim.scenario.sections import Scenario
@@ -60,6 +62,7 @@ def build_service(scenario: Scenario) -> Service:
     hardware, engine = scenario.hardware, scenario.engine
     model = load_model(scenario.model)
     profile = load_profile(hardware.gpu if hardware.gpu is not None else Path(hardware.profile or ""))
+    compression = scenario.kv_compression.build()
     cost = compile_cost(
         model,
         profile,
@@ -71,6 +74,7 @@ def build_service(scenario: Scenario) -> Service:
         async_scheduling=engine.async_scheduling,
         enforce_eager=engine.enforce_eager,
         cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
+        compression=compression,
     )
     capacity = kv_capacity(
         model,
@@ -85,8 +89,11 @@ def build_service(scenario: Scenario) -> Service:
         enforce_eager=engine.enforce_eager,
         cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
+        compression=compression,
     )
-    longest = min(model.max_position_embeddings, capacity.max_tokens)
+    longest = model.max_position_embeddings
+    if capacity.max_tokens is not None:
+        longest = min(longest, capacity.max_tokens)
     if engine.max_model_len is not None and engine.max_model_len > model.max_position_embeddings:
         raise ConfigError(
             f"engine.max_model_len: {engine.max_model_len} exceeds what {model.name} was made for "
@@ -168,6 +175,8 @@ def _engine(scenario: Scenario, service: Service) -> EngineSetup:
         eviction=None if policies.eviction.name == "lru" else policies.eviction,
         warm_cache=engine.cache_at_start == "warm",
     )
+    if service.capacity.footprint is not None:
+        kv = replace(kv, allocator=ShrinkingPaged(service.capacity.footprint))
     return EngineSetup(service.limits, policies.batcher, kv)
 
 
@@ -224,12 +233,14 @@ def _own_summary(
         "gpus": len(replicas) * scenario.hardware.tensor_parallel_size,
         "num_gpu_blocks": service.capacity.num_gpu_blocks,
         "max_model_len": service.max_model_len,
+        "kv_compression": _compression(scenario, service),
         "steps": sum(int(log.step_ns.size) for log in replicas),
         "busy_fraction": busy_ns / available_ns if available_ns else 0.0,
         "preemptions": int(requests.columns["preemptions"].sum()),
         "prefix_hit_rate": hits / queries if queries else None,
         "kv_usage_mean": usage_mean,
         "kv_usage_peak": usage_peak,
+        **memory_statistics(replicas, service.capacity.usable_blocks, service.limits.block_size),
         "stages_ms": stage_statistics(requests),
         "rejected": rejected,
         "extrapolated": dict(service.cost.extrapolated),
@@ -239,6 +250,23 @@ def _own_summary(
             *_advice(rejected, service),
             *_cache_notes(scenario, workload),
         ],
+    }
+
+
+def _compression(scenario: Scenario, service: Service) -> dict[str, Any] | None:
+    """What is compressed, and what its user says of the quality; None where nothing is."""
+    built = scenario.kv_compression.build()
+    if built is None:
+        return None
+    layers = service.model.num_layers
+    return {
+        "owning_layers": built.num_owners(layers),
+        "recent_token_share": float(built.stored_share(layers)),
+        "older_token_share": float(
+            built.stored_share(layers) * built.older_kept * built.older_bytes(service.model.head_dim)
+        ),
+        "block_bytes": service.capacity.block_bytes,
+        "assumptions": dict(scenario.kv_compression.quality),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.cost.terms import StepTerms, total
+from sim.kv.compression import KvCompression
 
 _TOKENS = (1, 4, 16, 64, 256, 1024)
 """Steps at which quantised layers are compared with 16-bit ones."""
@@ -13,7 +14,7 @@ _CLEARLY = 1.02
 
 def assumptions(terms: StepTerms, weight_dtype: str, *, enforce_eager: bool) -> tuple[str, ...]:
     """Name the assumptions behind the prices of `terms`; `weight_dtype` is as it was asked for."""
-    said = [_kv_cache(terms), *_experts(terms, weight_dtype), _slower(terms)]
+    said = [_kv_cache(terms), *_compression(terms), *_experts(terms, weight_dtype), _slower(terms)]
     if enforce_eager:
         said.append(
             "engine.enforce_eager: each operation of a layer costs the host "
@@ -29,6 +30,45 @@ def _kv_cache(terms: StepTerms) -> str | None:
         f"engine.kv_cache_dtype {terms.kv_dtype}: more tokens fit, but decode attention is priced as with a "
         "16-bit cache: Llama-70B served on Hopper shows no gain (up to 64 sequences of 7,800 tokens), though the "
         "kernel alone is 1.3 to 1.6 times faster; longer contexts were not measured"
+    )
+
+
+def _compression(terms: StepTerms) -> list[str]:
+    compression, layers = terms.compression, terms.model.num_layers
+    if compression == KvCompression():
+        return []
+    said = [
+        "kv_compression: quality is not simulated, nor do answers change their length; what `quality` says is repeated"
+    ]
+    if compression.num_owners(layers) < layers:
+        said.append(
+            "kv_compression.owning_layers: shared KV takes less memory and is read by every layer as before, since it "
+            "does not stay in L2 from one layer to the next; the projections that sharing layers save are still priced"
+        )
+    if compression.layer_keep != (1.0, 1.0, 1.0):
+        said.append(
+            "kv_compression.layer_keep: decode attention reads what is kept; prefill and projections are priced in full"
+        )
+    if compression.older_dtype != "bfloat16":
+        said.append(_cold_reads(terms))
+    if compression.older_kept not in (0, 1):
+        said.append(
+            "kv_compression.keep_ratio: the choice of tokens is not priced, and prefill attends to all of them"
+        )
+    return said
+
+
+def _cold_reads(terms: StepTerms) -> str:
+    dtype = terms.compression.older_dtype
+    if terms.older_kv_dtype == terms.decode_kv_dtype:
+        return (
+            f"kv_compression.cold_dtype {dtype}: cold tokens take less memory, but attention reads them as slowly as "
+            "hot ones: Llama-70B served on Hopper shows no gain of 8-bit KV"
+        )
+    measured = "fp8 kernel, with the bytes of the scales" if dtype == "int8" else "measured fp8 kernel"
+    return (
+        f"kv_compression.cold_dtype {dtype}: cold tokens are read at the price of the {measured}, which contains their "
+        "dequantisation; hot and cold are taken to be read by one kernel, which was not measured"
     )
 
 

@@ -23,19 +23,17 @@ from numpy.typing import NDArray
 
 from sim.cost.assumptions import assumptions
 from sim.cost.chunks import ChunkGrid
-from sim.cost.cuda_graphs import capture_sizes, padded_tokens
+from sim.cost.cuda_graphs import padded_tokens
 from sim.cost.eager import calls_per_layer
 from sim.cost.hbm_traffic import HbmTraffic
 from sim.cost.host_time import HostTime
 from sim.cost.segments import Segments, ladder, through
 from sim.cost.step_cost import StepParts, Traffic
 from sim.cost.terms import StepTerms, total
-from sim.model import ModelSpec
-from sim.profile import Profile
 
-_NS = 1e9
-_TOLERANCE = 5e-4
-_COUNT = np.arange(4096, dtype=np.float64)
+NS = 1e9
+TOLERANCE = 5e-4
+COUNT = np.arange(4096, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class _Mixed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decode:
+class DecodeRow:
     """Pure decode of n sequences [ns]: what it costs in full by the context, and its attention alone."""
 
     whole: Segments  # layers, head, host, and attention of the layers without a window
@@ -82,8 +80,8 @@ class CompiledCost:
             model, terms.tp, terms.weight_dtype, compiled=not enforce_eager
         )
         self._eager_ns = host.call_ns * calls
-        self._launch_ns = _NS * terms.prefill_launches()
-        self._decodes: dict[int, _Decode] = {}
+        self._launch_ns = NS * terms.prefill_launches()
+        self._decodes: dict[int, DecodeRow] = {}
         self._mixed: _Mixed | None = None
         self._hbm = HbmTraffic(terms)
         self._longest = 1  # context of a prompt priced so far
@@ -106,7 +104,7 @@ class CompiledCost:
 
     def _decode_price(
         self,
-        row: _Decode,
+        row: DecodeRow,
         num_seqs: int,
         context_tokens: int,
         window_context_tokens: int,
@@ -114,7 +112,7 @@ class CompiledCost:
         steps: int,
     ) -> NDArray[np.float64]:
         """Successive steps [ns] before they are rounded, and before the host's work bounds them from below."""
-        step = _COUNT[:steps] if steps <= len(_COUNT) else np.arange(steps, dtype=np.float64)
+        step = COUNT[:steps] if steps <= len(COUNT) else np.arange(steps, dtype=np.float64)
         last = context_tokens + num_seqs * (steps - 1)
         price = row.whole.many(step * num_seqs + context_tokens, context_tokens, last)
         if row.windowed is not None:
@@ -136,7 +134,7 @@ class CompiledCost:
     def _mixed_price(
         self,
         num_seqs: int,
-        context_tokens: int,
+        context_tokens: float,
         window_context_tokens: int,
         chunks: Sequence[tuple[int, int]],
     ) -> tuple[float, float]:
@@ -171,22 +169,33 @@ class CompiledCost:
         seconds = {name: float(value) for name, value in terms.layers(tokens).items()}
         for name, value in terms.head(sequences).items():
             seconds[name] = seconds.get(name, 0.0) + float(value)
-        if num_seqs:
-            row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
-            windowed = row.windowed.at(window_context_tokens) if row.windowed else 0.0
-            seconds["decode_attention"] = (row.attention.at(context_tokens) + windowed) / _NS
-        if chunks:
-            grid = (self._mixed or self._compile_mixed()).grid
-            launch = 0.0 if num_seqs else self._launch_ns
-            seconds["prefill_attention"] = (launch + sum(grid.at(*chunk) for chunk in chunks)) / _NS
+        seconds |= self._attention_seconds(num_seqs, context_tokens, window_context_tokens, chunks)
         busy = sum(seconds.values())
-        seconds["host"] = (self._host.overhead_ns(sequences) + self._host.token_ns * prefill) / _NS
-        idle = self._floor_ns(num_seqs + prefill, sequences) / _NS - busy - seconds["host"]
+        seconds["host"] = (self._host.overhead_ns(sequences) + self._host.token_ns * prefill) / NS
+        idle = self._floor_ns(num_seqs + prefill, sequences) / NS - busy - seconds["host"]
         if idle > 0:
             seconds["host_wait"] = idle
         overhead = sum(seconds.values()) - busy
         hbm, link = terms.bytes_moved(tokens, context_tokens, window_context_tokens, chunks)
         return StepParts(overhead_s=overhead, compute_s=busy, hbm_bytes=hbm, link_bytes=link, seconds=seconds)
+
+    def _attention_seconds(
+        self,
+        num_seqs: int,
+        context_tokens: float,
+        window_context_tokens: int,
+        chunks: Sequence[tuple[int, int]],
+    ) -> dict[str, float]:
+        seconds: dict[str, float] = {}
+        if num_seqs:
+            row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
+            windowed = row.windowed.at(window_context_tokens) if row.windowed else 0.0
+            seconds["decode_attention"] = (row.attention.at(context_tokens) + windowed) / NS
+        if chunks:
+            grid = (self._mixed or self._compile_mixed()).grid
+            launch = 0.0 if num_seqs else self._launch_ns
+            seconds["prefill_attention"] = (launch + sum(grid.at(*chunk) for chunk in chunks)) / NS
+        return seconds
 
     @property
     def hbm_bytes_per_s(self) -> float:
@@ -206,13 +215,13 @@ class CompiledCost:
         if chunks:
             tokens = num_seqs + sum(new for new, _ in chunks)
             price, floor = self._mixed_price(num_seqs, *contexts, chunks)
-            slack_s = max(floor - price, 0.0) / _NS
+            slack_s = max(floor - price, 0.0) / NS
             grid = (self._mixed or self._compile_mixed()).grid
-            attention_s = sum(grid.at(*chunk) for chunk in chunks) / _NS
+            attention_s = sum(grid.at(*chunk) for chunk in chunks) / NS
             return self._hbm.mixed(self._padded[tokens], contexts, chunks, attention_s, slack_s)
         row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
         alone = self._decode_price(row, num_seqs, *contexts, growing, steps)
-        slack = np.maximum(row.floor - alone, 0.0) / _NS
+        slack = np.maximum(row.floor - alone, 0.0) / NS
         return self._hbm.decodes(self._padded[num_seqs], num_seqs, contexts, growing, steps, slack)
 
     @property
@@ -231,15 +240,15 @@ class CompiledCost:
         eager = self._eager_ns if tokens > self._captured else 0.0
         return max(1.0, self._host.floor_ns(sequences) + eager)
 
-    def _compile_decode(self, num_seqs: int) -> _Decode:
+    def _compile_decode(self, num_seqs: int) -> DecodeRow:
         terms = self._terms
-        base = _NS * float(total(terms.layers(self._padded[num_seqs])) + total(terms.head(num_seqs)))
+        base = NS * float(total(terms.layers(self._padded[num_seqs])) + total(terms.head(num_seqs)))
         attention = self._attention(num_seqs, base, terms.model.max_position_embeddings, window=False)
-        row = _Decode(
+        row = DecodeRow(
             whole=attention.shifted(base + self._host.overhead_ns(num_seqs)),
             attention=attention,
-            windowed=self._attention(num_seqs, base, self.sliding_window, window=True)
-            if self.sliding_window is not None
+            windowed=self._attention(num_seqs, base, terms.model.sliding_window or 1, window=True)
+            if terms.model.num_window_layers
             else None,
             floor=self._floor_ns(num_seqs, num_seqs),
         )
@@ -247,17 +256,17 @@ class CompiledCost:
         return row
 
     def _attention(self, num_seqs: int, base: float, longest: int, *, window: bool) -> Segments:
-        """Attention of a decode by summed context [ns], within `_TOLERANCE` of the whole step at its knots."""
+        """Attention of a decode by summed context [ns], within `TOLERANCE` of the whole step at its knots."""
         context = num_seqs * ladder(1, longest)
-        cost = _NS * self._terms.decode_attention(num_seqs, context, window=window)
-        return through(context, cost, _TOLERANCE * (base + cost))
+        cost = NS * self._terms.decode_attention(num_seqs, context, window=window)
+        return through(context, cost, TOLERANCE * (base + cost))
 
     def _compile_mixed(self) -> _Mixed:
         padded = np.asarray(self._padded)
         sizes, where = np.unique(padded, return_inverse=True)
-        layers = _NS * total(self._terms.layers(np.maximum(sizes, 1)))[where]
+        layers = NS * total(self._terms.layers(np.maximum(sizes, 1)))[where]
         sequences = np.arange(self._max_tokens + 1)
-        heads = _NS * total(self._terms.head(np.maximum(sequences, 1)))
+        heads = NS * total(self._terms.head(np.maximum(sequences, 1)))
         overhead = [self._host.overhead_ns(int(count)) for count in sequences]
         self._mixed = _Mixed(
             grid=ChunkGrid(self._terms, self._max_tokens),
@@ -265,35 +274,3 @@ class CompiledCost:
             heads=(heads + overhead).tolist(),
         )
         return self._mixed
-
-
-def compile_cost(
-    model: ModelSpec,
-    profile: Profile,
-    *,
-    tensor_parallel_size: int = 1,
-    weight_dtype: str = "auto",
-    kv_cache_dtype: str = "auto",
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    async_scheduling: bool = True,
-    enforce_eager: bool = False,
-    cudagraph_capture_sizes: Sequence[int] | None = None,
-) -> CompiledCost:
-    """Build the price list of a model on a profile's GPUs under an engine's limits."""
-    sizes = capture_sizes(
-        max_num_seqs,
-        max_num_batched_tokens,
-        enforce_eager=enforce_eager,
-        cudagraph_capture_sizes=cudagraph_capture_sizes,
-    )
-    terms = StepTerms.of(model, profile, tensor_parallel_size, weight_dtype, kv_cache_dtype)
-    host = HostTime.of(profile.host, model.num_layers, async_scheduling=async_scheduling)
-    return CompiledCost(
-        terms,
-        host,
-        sizes,
-        max(max_num_batched_tokens, max_num_seqs),
-        weight_dtype=weight_dtype,
-        enforce_eager=enforce_eager,
-    )

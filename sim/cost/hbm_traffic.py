@@ -41,9 +41,7 @@ class HbmTraffic:
         self._terms = terms
         self._head_bytes = model.vocab_size * model.hidden_size * 2.0 / terms.tp
         self._shapes = terms.gemm_shapes()
-        kv = model.kv_bytes_per_token_layer(terms.kv_dtype, terms.tp)
-        self._full_bytes = float(model.num_full_layers * kv)  # of one token of context
-        self._window_bytes = float(model.num_window_layers * kv)
+        self._context_bytes, self._window_bytes = terms.kv_context_bytes
         self._layers: dict[int, _Layers] = {}
 
     def decodes(
@@ -63,15 +61,15 @@ class HbmTraffic:
         slack_s: float,
     ) -> Traffic:
         """One step with prefill `chunks`, whose attention takes `attention_s`."""
-        window = self._terms.model.sliding_window or 0
+        border = self._terms.kv_border
         read = sum(new + computed for new, computed in chunks)
-        reach = sum(new + min(computed, window) for new, computed in chunks)
+        reach = sum(new + min(computed, border) for new, computed in chunks)
         prompts = float(self._kv(read, reach))
         decodes = np.array([self._head_bytes + self._kv(*contexts)])
         return self._traffic(tokens, decodes, ((attention_s, prompts),), slack_s)
 
     def _kv(self, context_tokens: Float | int, window_context_tokens: Float | int) -> Float | float:
-        return self._full_bytes * context_tokens + self._window_bytes * window_context_tokens
+        return self._context_bytes * context_tokens + self._window_bytes * window_context_tokens
 
     def _traffic(
         self, tokens: int, decodes: Float, prompts: tuple[tuple[float, float], ...], slack_s: Float | float

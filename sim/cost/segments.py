@@ -23,12 +23,12 @@ class Segments:
     def __len__(self) -> int:
         return len(self._a)
 
-    def at(self, x: int) -> float:
+    def at(self, x: float) -> float:
         i = bisect_right(self._breaks, x)
         return self._a[i] + self._b[i] * x
 
-    def many(self, x: Float, first: int, last: int) -> Float:
-        """Evaluate `at` on the ascending whole numbers x, from `first` to `last`, bit for bit."""
+    def many(self, x: Float, first: float, last: float) -> Float:
+        """Evaluate `at` on the ascending numbers x, from `first` to `last`, bit for bit."""
         i = bisect_right(self._breaks, first)
         if i == bisect_right(self._breaks, last):  # the common case: all in one segment
             return x * self._b[i] + self._a[i]

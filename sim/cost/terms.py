@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sim.kv.compression import KvCompression
 from sim.model import WEIGHT_BYTES, ModelSpec
 from sim.profile import HostOverhead, Profile
 from workloads.errors import ConfigError
@@ -62,13 +63,26 @@ class StepTerms:
     expert_kernels: tuple[str, ...]
     """Curves of the experts that an engine can choose from: the fastest prices them."""
     kv_dtype: str
+    compression: KvCompression
+    kv_reads: tuple[tuple[float, float], ...]
+    """(Share of the layers, share of their KV that decode attention reads); both kinds of layers alike."""
 
     @classmethod
     def of(
-        cls, model: ModelSpec, profile: Profile, tp: int, weight_dtype: str, kv_cache_dtype: str
+        cls,
+        model: ModelSpec,
+        profile: Profile,
+        tp: int,
+        weight_dtype: str,
+        kv_cache_dtype: str,
+        compression: KvCompression | None = None,
     ) -> StepTerms:
         if model.mla is not None:
             raise ConfigError(f"model: {model.name} uses latent attention (MLA), which is not priced for now")
+        compression = compression or KvCompression()
+        if compression.sliding_window is not None:
+            window = compression.sliding_window
+            model = replace(model, sliding_window=window, num_window_layers=model.num_layers)
         model.kv_bytes_per_token(kv_cache_dtype, tp)  # refuses unknown dtypes and indivisible heads
         experts = model.resolve_expert_dtype(weight_dtype)
         return cls(
@@ -78,6 +92,8 @@ class StepTerms:
             weight_dtype=model.resolve_weight_dtype(weight_dtype),
             expert_kernels=_expert_kernels(profile, experts) if model.moe is not None else (),
             kv_dtype="fp8" if kv_cache_dtype == "fp8" else "bfloat16",
+            compression=compression,
+            kv_reads=compression.reads(model.num_layers),
         )
 
     @property
@@ -98,7 +114,27 @@ class StepTerms:
         of the step attention is, the further the latter falls short: the gain of the kernel tables (1.3 to
         1.6 times there) does not show at longer contexts either. No row has longer ones.
         """
-        return "bfloat16" if self.profile.device.compute_capability == "9.0" else self.kv_dtype
+        return self._served(self.kv_dtype)
+
+    @property
+    def older_kv_dtype(self) -> str:
+        """The same for tokens that have aged; int8 follows the curve of fp8, the 8-bit KV that was measured."""
+        return self._served("bfloat16" if self.compression.older_dtype == "bfloat16" else "fp8")
+
+    @property
+    def kv_border(self) -> int:
+        """Tokens at which contexts are cut for `window_context_tokens`; 0 where nothing asks for it."""
+        return self.model.sliding_window or self.compression.recent_tokens or 0
+
+    @property
+    def kv_context_bytes(self) -> tuple[float, float]:
+        """Bytes that decode attention reads for a token of context, and more for one within `kv_border`."""
+        model, compression = self.model, self.compression
+        token = model.kv_bytes_per_token_layer(self.kv_dtype, self.tp) * sum(w * s for w, s in self.kv_reads)
+        if compression.recent_tokens is None or compression.sliding_window is not None:
+            return model.num_full_layers * token, model.num_window_layers * token
+        older = float(compression.older_kept * compression.older_bytes(model.head_dim))
+        return model.num_layers * token * older, model.num_layers * token * (1 - older)
 
     @property
     def call_s(self) -> float:
@@ -183,10 +219,32 @@ class StepTerms:
         """
         layers = self.model.num_window_layers if window else self.model.num_full_layers
         size = (self.model.sliding_window or 0) if window else 0
-        layout = (self.decode_kv_dtype, *self.attention_layout[1:])
-        return layers * self.profile.decode_attention_s(
-            *layout, size, num_seqs, context_tokens, from_hbm=True
-        )
+        return layers * self._decode_attention(self.decode_kv_dtype, size, num_seqs, context_tokens)
+
+    def older_saving(self, num_seqs: int, context_tokens: ArrayLike) -> Float:
+        """What all layers would save if all that is read were older tokens."""
+        compression, dtype = self.compression, self.older_kv_dtype
+        context = np.asarray(context_tokens, dtype=np.float64)
+        recent = self._decode_attention(self.decode_kv_dtype, 0, num_seqs, context)
+        if dtype == self.decode_kv_dtype:
+            return np.zeros_like(recent)
+        scales = float(2 * compression.older_bytes(self.model.head_dim))
+        return self.model.num_layers * (recent - self._decode_attention(dtype, 0, num_seqs, scales * context))
+
+    def ageing(self) -> tuple[float, float]:
+        """Seconds of a step in which tokens age, and more for each of them.
+
+        In each layer that owns KV a kernel of its own reads them and writes them once.
+        """
+        model, compression = self.model, self.compression
+        owners = compression.num_owners(model.num_layers)
+        layer = compression.stored_share(model.num_layers) * model.num_layers / owners
+        moved = layer * compression.older_kept * (1 + compression.older_bytes(model.head_dim))
+        size = float(moved * model.kv_bytes_per_token_layer(self.kv_dtype, self.tp))
+        if not size:
+            return 0.0, 0.0
+        launch = float(self.profile.elementwise_s(0, size))
+        return owners * launch, owners * (float(self.profile.elementwise_s(1, size)) - launch)
 
     def prefill_attention(self, new_tokens: ArrayLike, context_tokens: ArrayLike) -> Float:
         """All layers, without the launches: what one more sequence adds to a launch."""
@@ -220,11 +278,12 @@ class StepTerms:
         chunks: Sequence[tuple[int, int]],
     ) -> tuple[float, float]:
         """Bytes that a step reads from HBM (weights and KV), and that each GPU sends to the others."""
-        model, window = self.model, self.model.sliding_window or 0
-        kv = model.num_full_layers * (context_tokens + sum(new + computed for new, computed in chunks))
-        reach = sum(new + min(computed, window) for new, computed in chunks)
-        kv += model.num_window_layers * (window_context_tokens + reach)
-        hbm = self._weight_bytes_read(tokens) + kv * model.kv_bytes_per_token_layer(self.kv_dtype, self.tp)
+        model, border = self.model, self.kv_border
+        far, near = self.kv_context_bytes
+        kv = far * (context_tokens + sum(new + computed for new, computed in chunks))
+        reach = sum(new + min(computed, border) for new, computed in chunks)
+        kv += near * (window_context_tokens + reach)
+        hbm = self._weight_bytes_read(tokens) + kv
         message = tokens * model.hidden_size * _ACTIVATION
         # A ring moves 2 (g - 1) / g of the message (Patarasu and Yuan, 2009); two all-reduces a layer.
         return hbm, 2 * model.num_layers * message * 2 * (self.tp - 1) / self.tp
@@ -256,6 +315,20 @@ class StepTerms:
             message = max_tokens * self.model.hidden_size * _ACTIVATION
             said.append(outside("all_reduce", gpus=self.tp, message_bytes=message))
         return {text.split(":")[0]: text for text in said if text is not None}
+
+    def _served(self, kv_dtype: str) -> str:
+        return "bfloat16" if self.profile.device.compute_capability == "9.0" else kv_dtype
+
+    def _decode_attention(self, dtype: str, window: int, num_seqs: int, context_tokens: ArrayLike) -> Float:
+        """One layer, on the average of the layers; a kernel that reads a share of the KV reads as much context."""
+        layout = (dtype, *self.attention_layout[1:])
+        context = np.asarray(context_tokens, dtype=np.float64)
+        seconds = np.zeros_like(context)
+        for weight, share in self.kv_reads:
+            seconds += weight * self.profile.decode_attention_s(
+                *layout, window, num_seqs, share * context, from_hbm=True
+            )
+        return seconds
 
     def _weight_bytes_read(self, tokens: int) -> float:
         """All weights, but of the experts only those that are met."""

@@ -25,7 +25,7 @@ class KvCompressionConfig(BaseModel):
     """Precision of the older tokens: fp8, or int8 with a 32-bit scale for each token and head."""
     owning_layers: Share = 1.0
     """Share of the layers that own KV; the others attend to that of the nearest owner below."""
-    layer_keep: dict[Third, Share] = Field(default_factory=dict)
+    layer_keep: dict[Third, Share] = {}
     """Share of the KV heads kept in the low, middle and high third of the layers; 1 where left out."""
     keep_ratio: Share = 1.0
     """Share of the older tokens that is kept, by whatever measure of importance."""
@@ -33,7 +33,7 @@ class KvCompressionConfig(BaseModel):
     """Latest tokens that are all kept beside `keep_ratio`; by default hot_tokens, or none."""
     sliding_window: Tokens | None = None
     """Tokens that attention reaches back, where the model has no window of its own; older KV is freed."""
-    quality: dict[str, float] = Field(default_factory=dict)
+    quality: dict[str, float] = {}
     """What this does to answers, as you know or assume it, such as perplexity_factor: 1.03; only repeated."""
 
     @property

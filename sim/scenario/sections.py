@@ -15,6 +15,7 @@ from sim.kv.eviction import AnyEviction
 from sim.kv.eviction.lru import Lru
 from sim.routing import AnyRouter
 from sim.routing.least_loaded import LeastLoaded
+from sim.scenario.kv_compression import KvCompressionConfig
 from sim.scenario.links import LinksConfig
 from workloads.config import WorkloadConfig
 
@@ -179,6 +180,8 @@ class Scenario(Section):
     """The machine of one replica."""
     engine: EngineConfig = EngineConfig()
     """Engine options."""
+    kv_compression: KvCompressionConfig = KvCompressionConfig()
+    """A KV cache made smaller, by layer or by age."""
     cluster: ClusterConfig = ClusterConfig()
     """Replicas."""
     policies: PoliciesConfig = PoliciesConfig()
@@ -219,5 +222,24 @@ class Scenario(Section):
             raise ValueError(
                 f"policies.eviction: {self.policies.eviction.name} acts on a prefix cache; "
                 "set engine.enable_prefix_caching: true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _compression_fits(self) -> Scenario:
+        engine, section = self.engine, self.kv_compression
+        if section.ages and engine.enable_prefix_caching:
+            raise ValueError(
+                "kv_compression: blocks of a prefix cache hold every token as it was computed; leave hot_tokens, "
+                "keep_ratio and sliding_window out, or set engine.enable_prefix_caching: false"
+            )
+        if section.ages and self.policies.allocator.name != "paged":
+            raise ValueError(
+                f"policies.allocator: {self.policies.allocator.name} knows no tokens that shrink; with hot_tokens, "
+                "keep_ratio or sliding_window of kv_compression take paged"
+            )
+        if section.hot_tokens is not None and engine.kv_cache_dtype == "fp8":
+            raise ValueError(
+                "engine.kv_cache_dtype: fp8 leaves no 16-bit tokens for kv_compression.hot_tokens to keep"
             )
         return self

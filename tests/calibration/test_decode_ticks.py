@@ -8,7 +8,7 @@ import pytest
 
 from calibration.decode_ticks import DecodeRun, DecodeTick, read_decode_run
 from calibration.host import fit_host_to_decodes
-from sim.cost.compiled import compile_cost
+from sim.cost.build import compile_cost
 from sim.model import load_model
 from tests.sim.doubles import ClosedFormProfile
 from workloads.errors import InputError

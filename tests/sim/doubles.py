@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sim.batching.decision import EngineLimits, EngineView, StepLimits
 from sim.cost.step_cost import StepCost, StepParts, Traffic
+from sim.model import ModelSpec
 from sim.profile import HostOverhead
 from workloads.errors import ConfigError
 
@@ -152,3 +153,17 @@ class ClosedFormProfile:
     def outside(self, term, **axes):
         worst = int(np.max(axes["m"])) if term == "gemm" else 0
         return f"gemm: m = {worst} outside 1 to {self.largest_m}" if worst > self.largest_m else None
+
+
+TINY = ModelSpec(
+    name="tiny",
+    architecture="LlamaForCausalLM",
+    num_layers=3,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=128,
+    vocab_size=1000,
+    max_position_embeddings=4096,
+)

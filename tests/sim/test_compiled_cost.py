@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.cost.compiled import compile_cost
+from sim.cost.build import compile_cost
 from sim.cost.eager import calls_per_layer
 from sim.model import ModelSpec, MoeSpec, load_model
 from sim.profile import HostOverhead, load_profile, shipped_profiles

@@ -34,6 +34,16 @@ BASE = {
     },
     "slo": {"ttft_ms": 400, "tpot_ms": 20, "e2el_ms": 1500},
 }
+COMPRESSION = {
+    "hot_tokens": [64],
+    "cold_dtype": None,  # tested below, beside hot_tokens
+    "owning_layers": None,  # tested below: an override of the blocks wins over it, as over the memory share
+    "layer_keep": [{"low": 0.753}, {"middle": 0.5}, {"high": 0.427}],
+    "keep_ratio": [0.6],
+    "keep_recent": None,  # tested below, beside keep_ratio
+    "sliding_window": [256],
+    "quality": None,  # repeated, never computed: tests/sim/scenario/test_kv_compression.py
+}
 OTHER_VALUES = {
     "model": ["qwen3-8b"],
     "hardware.gpu": ["h200_sxm"],
@@ -52,6 +62,7 @@ OTHER_VALUES = {
     "engine.cudagraph_capture_sizes": [[1, 64]],
     "engine.enable_prefix_caching": None,  # tested below, on a load with prefixes
     "engine.cache_at_start": None,
+    **{f"kv_compression.{name}": values for name, values in COMPRESSION.items()},
     "cluster.replicas": [1],
     "cluster.signal_delay_ms": [500],
     "cluster.price_per_gpu_hour": None,  # a price changes costs, which a run does not have: see tests of plan
@@ -131,7 +142,9 @@ def outcome(*overrides: str, raw: dict | None = None) -> str:
     result = simulate(load_scenario(raw or BASE, overrides))
     summary = {k: v for k, v in result.summary.items() if k not in ("date", "model_id")}
     summary["sim"] = {
-        k: v for k, v in summary["sim"].items() if k not in ("seed", "profile", "num_gpu_blocks")
+        k: v
+        for k, v in summary["sim"].items()
+        if k not in ("seed", "profile", "num_gpu_blocks", "kv_compression", "warnings")
     }
     return json.dumps([summary, {k: v.tolist() for k, v in result.requests.columns.items()}])
 
@@ -184,6 +197,21 @@ def test_a_profile_by_path_and_the_memory_share_act(tmp_path: Path):
     assert outcome(raw=raw) == outcome("hardware.gpu=h200_sxm")
     own_memory = {**BASE, "engine": {**BASE["engine"], "num_gpu_blocks_override": None}}
     assert outcome("engine.gpu_memory_utilization=0.25", raw=own_memory) != outcome(raw=own_memory)
+    tight = {**own_memory, "engine": {**own_memory["engine"], "gpu_memory_utilization": 0.25}}
+    assert outcome("kv_compression.owning_layers=0.5", raw=tight) != outcome(raw=tight)
+
+
+def test_what_becomes_of_older_tokens_acts():
+    hot, kept = "kv_compression.hot_tokens=64", "kv_compression.keep_ratio=0.6"
+    outcomes = [
+        outcome(),
+        outcome(hot),
+        outcome(hot, "kv_compression.cold_dtype=int8"),
+        outcome(hot, kept),
+        outcome(kept),
+        outcome(kept, "kv_compression.keep_recent=300"),
+    ]
+    assert len(set(outcomes)) == len(outcomes)
 
 
 def test_the_prefix_cache_and_its_start_act():

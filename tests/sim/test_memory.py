@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from sim.cost.cuda_graphs import capture_sizes, padded_tokens
 from sim.errors import CapacityError
+from sim.kv.compression import KvCompression
 from sim.memory import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
@@ -154,3 +157,26 @@ def test_default_capture_sizes():
 def test_padding_to_the_next_size():
     assert padded_tokens((1, 2, 4, 8), 10).tolist() == [0, 1, 2, 4, 4, 8, 8, 8, 8, 9, 10]
     assert padded_tokens((), 3).tolist() == [0, 1, 2, 3]
+
+
+def test_a_compressed_cache_has_smaller_blocks():
+    common = {"memory_bytes": H100_BYTES, "max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    plain = kv_capacity(LLAMA_8B, **common)
+    shared = kv_capacity(LLAMA_8B, **common, compression=KvCompression(owning_layers=0.75))
+    assert 4 * shared.block_bytes == 3 * plain.block_bytes
+    assert 3 * shared.num_gpu_blocks // 4 == pytest.approx(plain.num_gpu_blocks, abs=1)
+    pruned = kv_capacity(LLAMA_8B, **common, compression=KvCompression(layer_keep=(0.753, 1.0, 0.427)))
+    stored = 11 * 0.753 + 11 + 10 * 0.427
+    assert pruned.block_bytes == math.ceil(plain.block_bytes * stored / 32)
+
+
+def test_older_tokens_that_shrink_let_a_longer_sequence_fit():
+    common = {"memory_bytes": H100_BYTES, "max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    plain = kv_capacity(LLAMA_8B, **common)
+    cold = kv_capacity(LLAMA_8B, **common, compression=KvCompression(recent_tokens=160, older_dtype="fp8"))
+    assert cold.num_gpu_blocks == plain.num_gpu_blocks  # of recent tokens
+    assert cold.max_tokens == 160 + 16 + 2 * (plain.max_tokens - 160 - 16)
+    window = kv_capacity(
+        LLAMA_8B, **common, compression=KvCompression(recent_tokens=160, older_kept=Fraction(0))
+    )
+    assert window.max_tokens is None

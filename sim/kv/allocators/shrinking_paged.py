@@ -9,12 +9,31 @@ tokens age, which only a count of them needs to know.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from sim.errors import InvariantError
 from sim.kv.allocators.decision import Allocator, Claim, Holding
 from sim.kv.footprint import Footprint
+
+
+@dataclass(frozen=True)
+class ShrinkingPaged:
+    """Paged, with KV compressed by age: what `paged` means where a scenario says so in `kv_compression`."""
+
+    footprint: Footprint
+    name: Literal["paged"] = "paged"
+
+    def build(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,  # noqa: ARG002
+        block_bytes: int,  # noqa: ARG002
+    ) -> ShrinkingPagedAllocator:
+        return ShrinkingPagedAllocator(num_blocks, block_size, self.footprint)
 
 
 class ShrinkingHolding(Holding):
