@@ -33,14 +33,13 @@ STEP = "step"
 class ReplicaLinks:
     """Made by `Network`, driven by a `Replica`.
 
-    blocking     transfers on their way that the next step waits for
-    wait_ns      how long steps waited for such, in all
+    wait_ns      how long steps waited for transfers, in all
     step_bytes   that each step moved over HBM, in the order of the step log
     """
 
     def __init__(self, env: Clock, fabric: Fabric, machine: Machine, latency_ns: int) -> None:
         self.machine = machine
-        self.blocking = 0
+        self._on_their_way: dict[Transfer, None] = {}
         self.wait_ns = 0
         self.step_bytes = array("q")
         self._env = env
@@ -62,10 +61,15 @@ class ReplicaLinks:
 
     # Transfers.
 
+    @property
+    def blocking(self) -> bool:
+        """Whether the next step waits; a transfer may come to block it when it is on its way already."""
+        return any(transfer.blocking for transfer in self._on_their_way)
+
     def send(self, transfers: Iterable[Transfer]) -> None:
         """Start these now."""
         for transfer in transfers:
-            self.blocking += transfer.blocking
+            self._on_their_way[transfer] = None
             self._fabric.start(
                 self.machine.path(transfer.route),
                 transfer.num_bytes,
@@ -77,7 +81,7 @@ class ReplicaLinks:
     def _end(self, transfer: Transfer, _: Flow) -> None:
         assert self._on_landed is not None
         self._on_landed(transfer)
-        self.blocking -= transfer.blocking
+        del self._on_their_way[transfer]
         if transfer.blocking and not self.blocking:
             self._cleared.give(Priority.STEP_START)
 

@@ -195,7 +195,7 @@ class Allocator(ABC):
         """Whether a sequence may have to give way to one that waits: somebody holds what is promised to others."""
         return False
 
-    def start_recall(self, prompts: Sequence[tuple[Any, int]]) -> None:
+    def start_recall(self, prompts: Sequence[tuple[Any, int]]) -> None:  # noqa: B027  nothing to note
         """Before sequences are asked one by one: `prompts` are to be computed, each with its tokens in all."""
 
     def owes(self, holding: Any) -> bool:  # noqa: ANN401, ARG002
@@ -216,7 +216,7 @@ class Allocator(ABC):
 
     # Transfers.
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> None:  # noqa: B027
         """A step is about to be planned, at `now_ns`; what the last one computed is there."""
 
     @property
