@@ -140,11 +140,12 @@ class EngineCore:
         allocator.now_ns = now_ns
         if self.loading or self._landed:
             self._land(now_ns)
+        allocator.begin_step()
         limits = None
         if self.prefilling or (len(self.queue) and self._seats > 0):
             limits = self.batcher.plan(self, now_ns)
         elif not self.group.size:
-            self.wake_ns = None
+            self.wake_ns = allocator.wake_ns
             return None
         elif allocator.has_room(()):
             allocator.grow(1)
@@ -435,8 +436,9 @@ class EngineCore:
         alike = self.group.steps_alike(self.step)
         if alike > 1:
             plan.steps = 1 + self.allocator.growth_limit(alike - 1)
+        plan.until_ns = self.allocator.wake_ns
         if limits:
-            plan.until_ns = limits.next_change_ns
+            plan.until_ns = _earlier(plan.until_ns, limits.next_change_ns)
             plan.arrival_acts = not blocked
         else:
             plan.arrival_acts = self._seats > 0
@@ -444,7 +446,16 @@ class EngineCore:
 
     def _sleep(self, limits: StepLimits | None) -> None:
         self.wake_ns = limits.next_change_ns if limits else None
-        if (self.running or self.num_waiting) and self.wake_ns is None and not self.loading:
+        stuck = self.wake_ns is None and not self.loading and not self.allocator.expects_transfers
+        self.wake_ns = _earlier(self.wake_ns, self.allocator.wake_ns)
+        if stuck and (self.running or self.num_waiting):
             raise InvariantError(
                 f"{len(self.running)} sequences and {self.num_waiting} in the queue, and nothing runs"
             )
+
+
+def _earlier(first_ns: int | None, second_ns: int | None) -> int | None:
+    """The earlier of two times; None is never."""
+    if first_ns is None or second_ns is None:
+        return second_ns if first_ns is None else first_ns
+    return min(first_ns, second_ns)
