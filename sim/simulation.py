@@ -247,6 +247,7 @@ def _own_summary(
         "warnings": [
             *workload.trace.warnings,
             *service.cost.notes,
+            *_quality_notes(scenario),
             *_advice(rejected, service),
             *_cache_notes(scenario, workload),
         ],
@@ -268,6 +269,15 @@ def _compression(scenario: Scenario, service: Service) -> dict[str, Any] | None:
         "block_bytes": service.capacity.block_bytes,
         "assumptions": dict(scenario.kv_compression.quality),
     }
+
+
+def _quality_notes(scenario: Scenario) -> list[str]:
+    quality = scenario.kv_compression.quality
+    if not quality:
+        return []
+    return [
+        f"kv_compression.quality, assumed: {', '.join(f'{name} {value:g}' for name, value in quality.items())}"
+    ]
 
 
 def _rejections(requests: Requests) -> dict[str, int]:

@@ -24,6 +24,7 @@ from sim.cost.compiled import COUNT, NS, TOLERANCE, CompiledCost, DecodeRow
 from sim.cost.host_time import HostTime
 from sim.cost.segments import Segments, ladder, through
 from sim.cost.terms import StepTerms
+from workloads.errors import ConfigError
 
 
 class AgeingCost(CompiledCost):
@@ -49,6 +50,10 @@ class AgeingCost(CompiledCost):
         launches, token = terms.ageing()
         self._launches_ns, self._ageing_ns = NS * launches, NS * token
         self._saves = terms.older_kv_dtype != terms.decode_kv_dtype
+        try:
+            terms.older_saving(1, 1)
+        except ConfigError as error:  # refused here, not in the first step that has an older token
+            raise ConfigError(f"kv_compression.cold_dtype: {error}") from error
         self._savings: dict[int, Segments] = {}
 
     def decode_ns(self, num_seqs: int, context_tokens: int, window_context_tokens: int) -> int:

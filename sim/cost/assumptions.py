@@ -37,9 +37,7 @@ def _compression(terms: StepTerms) -> list[str]:
     compression, layers = terms.compression, terms.model.num_layers
     if compression == KvCompression():
         return []
-    said = [
-        "kv_compression: quality is not simulated, nor do answers change their length; what `quality` says is repeated"
-    ]
+    said = ["kv_compression: quality is not simulated, and answers keep their lengths"]
     if compression.num_owners(layers) < layers:
         said.append(
             "kv_compression.owning_layers: shared KV takes less memory and is read by every layer as before, since it "

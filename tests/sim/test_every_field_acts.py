@@ -42,7 +42,7 @@ COMPRESSION = {
     "keep_ratio": [0.6],
     "keep_recent": None,  # tested below, beside keep_ratio
     "sliding_window": [256],
-    "quality": None,  # repeated, never computed: tests/sim/scenario/test_kv_compression.py
+    "quality": None,  # repeated, never computed: tests/sim/test_kv_compression.py
 }
 OTHER_VALUES = {
     "model": ["qwen3-8b"],

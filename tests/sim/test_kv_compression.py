@@ -90,6 +90,16 @@ def test_a_model_with_a_window_of_its_own_is_refused_by_name():
         build_service(scenario("kv_compression.hot_tokens=64", "model=mistral-7b"))
 
 
+def test_a_device_without_8_bit_kernels_is_refused_by_name():
+    with pytest.raises(
+        ConfigError, match=r"kv_compression\.cold_dtype: profile a100_sxm: no decode_attention curve for fp8"
+    ):
+        build_service(scenario("kv_compression.hot_tokens=64", "hardware.gpu=a100_sxm"))
+    assert build_service(scenario("kv_compression.keep_ratio=0.5", "hardware.gpu=a100_sxm")).cost.decode_ns(
+        1, 9, 0
+    )
+
+
 def test_layers_may_share_beside_a_prefix_cache():
     shared = simulate(scenario("kv_compression.owning_layers=0.5", "engine.enable_prefix_caching=true"))
     assert shared.service.capacity.block_bytes == 16 * 65536
@@ -106,6 +116,7 @@ def test_quality_is_repeated_and_said_not_to_be_simulated():
         0.6,
     )
     assert any("quality is not simulated" in warning for warning in said["warnings"])
+    assert "kv_compression.quality, assumed: bleu_delta_top_k -0.9" in said["warnings"]
     plain = simulate(scenario("kv_compression.keep_ratio=0.6"))
     assert plain.summary["total_token_throughput"] == result.summary["total_token_throughput"]
 
