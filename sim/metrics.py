@@ -240,6 +240,13 @@ def memory_statistics(
     }
 
 
+def padding(replicas: Sequence[StepColumns]) -> dict[str, float | int]:
+    """Tokens that padded batches computed for nobody, and their share of all that was computed."""
+    padded = sum(log.padded_tokens for log in replicas)
+    own = sum(int(log.prefill_tokens.sum()) + int(log.decodes @ log.steps) for log in replicas)
+    return {"padded_tokens": padded, "share": padded / (padded + own) if padded else 0.0}
+
+
 def waiting_at(requests: Requests, replica: int, times_ns: Int64, running: Int64) -> Int64:
     """Length of a replica's queue at times at which it runs `running` sequences."""
     columns = requests.columns

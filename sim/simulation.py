@@ -25,7 +25,7 @@ from sim.kv.build import KvSetup
 from sim.links.network import Network
 from sim.links.report import LinkReport, link_report
 from sim.memory import KvCapacity, kv_capacity
-from sim.metrics import Requests, kv_usage, memory_statistics, serving_metrics, stage_statistics
+from sim.metrics import Requests, kv_usage, memory_statistics, padding, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
 from sim.profile import Profile, load_profile
 from sim.scenario.sections import Scenario
@@ -104,7 +104,14 @@ def build_service(scenario: Scenario) -> Service:
         profile,
         capacity,
         cost,
-        EngineLimits(engine.max_num_seqs, engine.max_num_batched_tokens, engine.block_size),
+        EngineLimits(
+            engine.max_num_seqs,
+            engine.max_num_batched_tokens,
+            engine.block_size,
+            kv_tokens=capacity.usable_blocks * engine.block_size,
+            l2_tokens=profile.device.l2_bytes
+            // model.kv_bytes_per_token_layer(engine.kv_cache_dtype, hardware.tensor_parallel_size),
+        ),
         engine.max_model_len or longest,
     )
 
@@ -241,6 +248,7 @@ def _own_summary(
         "kv_usage_mean": usage_mean,
         "kv_usage_peak": usage_peak,
         **memory_statistics(replicas, service.capacity.usable_blocks, service.limits.block_size),
+        "padding": padding(replicas),
         "stages_ms": stage_statistics(requests),
         "rejected": rejected,
         "extrapolated": dict(service.cost.extrapolated),

@@ -9,6 +9,11 @@ from pydantic import Field
 from sim.batching.chunked import Chunked
 from sim.batching.continuous import Continuous
 from sim.batching.dynamic_chunked import DynamicChunked
+from sim.batching.length_grouped import LengthGrouped
+from sim.batching.prefix_first import PrefixFirst
 from sim.batching.static_batch import StaticBatch
 
-AnyBatcher = Annotated[Chunked | Continuous | DynamicChunked | StaticBatch, Field(discriminator="name")]
+AnyBatcher = Annotated[
+    Chunked | Continuous | DynamicChunked | LengthGrouped | PrefixFirst | StaticBatch,
+    Field(discriminator="name"),
+]

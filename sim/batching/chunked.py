@@ -5,7 +5,7 @@ Decodes first; what they leave of the budget goes to prompts in the order of arr
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +18,8 @@ class Chunked(BaseModel):
     """Static chunking."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    needs_prefix_cache: ClassVar[bool] = False
 
     name: Literal["chunked"] = "chunked"
     chunk_tokens: int | None = Field(None, strict=True, ge=1)

@@ -5,7 +5,7 @@ A prompt that exceeds the budget could never run. The engine refuses such reques
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +17,8 @@ class Continuous(BaseModel):
     """Iteration-level scheduling of whole prompts (Yu et al., "Orca", OSDI 2022)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    needs_prefix_cache: ClassVar[bool] = False
 
     name: Literal["continuous"] = "continuous"
 

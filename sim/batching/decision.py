@@ -11,11 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The engine's own limits, which every batcher keeps; names as in vLLM."""
+    """The engine's own limits, which every batcher keeps; names as in vLLM.
+
+    kv_tokens   that its KV memory holds; None where nobody said
+    l2_tokens   whose KV of one layer fits the L2 cache of a GPU; None where nobody said
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
+    kv_tokens: int | None = None
+    l2_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +31,17 @@ class StepLimits:
     prefill_tokens   most prompt tokens of the step, over all prompts
     split_prompts    whether a prompt may enter with a part of its tokens
     admissions       most waiting requests that may join
+    batch_tokens     most tokens that the sequences of the engine may have between them when another one joins, its
+                     own included; the first of an empty engine always may. None: no bound
+    padded           whether those that join now are a batch that is computed as a rectangle (`PaddedBatch`)
     next_change_ns   when this decision would change with nothing else happening; None where it would not
     """
 
     prefill_tokens: int
     split_prompts: bool = True
     admissions: int = 1 << 30
+    batch_tokens: int | None = None
+    padded: bool = False
     next_change_ns: int | None = None
 
 
@@ -100,6 +111,12 @@ class ArrivalsView(Protocol):
 class QueueOrder(Protocol):
     """Who is next where a queue is not first come first served."""
 
+    def arrived(self, tokens: int) -> None:
+        """A request with so long a prompt has joined the queue."""
+
+    def taken(self, tokens: int) -> None:
+        """A request with so many tokens was admitted, chosen or not: the first of a queue is, where it is alone."""
+
     def choose(self, arrivals: ArrivalsView, now_ns: int) -> int:
         """Place of the next request to admit; the choice stands until it is admitted, and nobody overtakes it."""
 
@@ -129,6 +146,10 @@ class Batcher(Protocol):
 
 class BatcherConfig(Protocol):
     """The part of a scenario that names a batcher."""
+
+    @property
+    def needs_prefix_cache(self) -> bool:
+        """Whether it does nothing without one."""
 
     def build(self, limits: EngineLimits, cost: StepCost) -> Batcher:
         """Make the batcher of one engine."""

@@ -7,7 +7,7 @@ take the blocks that decodes are about to need, and it may stretch the target fo
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +21,8 @@ class DynamicChunked(BaseModel):
     """Chunks sized step by step."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    needs_prefix_cache: ClassVar[bool] = False
 
     name: Literal["dynamic_chunked"] = "dynamic_chunked"
     target_tpot_ms: float = Field(40.0, strict=True, gt=0)

@@ -1,16 +1,23 @@
 """Request-level batching: a batch is formed, runs to its end, and only then the next one is formed.
 
 With a wait window and a size cap this is what inference servers call dynamic batching: the first request of the
-queue waits at most `max_wait_ms` for the batch to fill.
+queue waits at most `max_wait_ms` for the batch to fill. With padding it is how models were served before that, and
+how translation still is: a batch is a rectangle as long as its longest prompt, of at most `max_num_batched_tokens`
+tokens, and every row is computed until the last answer is done. What a row computes beyond its own request is
+padding; batches of similar lengths (`group_by: length`) have less of it, and hold more requests in the same tokens.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sim.batching.decision import EngineLimits, EngineView, StepLimits
+from sim.batching.orders.aged import AgedOrder, Reordering
+from sim.batching.orders.longest_prefix import LongestPrefix
+from sim.batching.orders.nearest_length import NearestLength
 from sim.cost import StepCost
 
 NS_PER_MS = 1_000_000
@@ -26,27 +33,66 @@ class StaticBatch(BaseModel):
     """Most requests of a batch; by default max_num_seqs."""
     max_wait_ms: float = Field(0.0, strict=True, ge=0, le=1e9)
     """How long the oldest request waits for the batch to fill."""
+    padding: bool = Field(False, strict=True)
+    """Whether every row of a batch costs as much as the longest, to the end of the batch."""
+    group_by: Literal["none", "length", "prefix"] = "none"
+    """Who joins a batch: the oldest; those nearest in length to the oldest; those with the longest cached prefix."""
+    lookahead: int | None = Field(None, strict=True, ge=1, le=65_536)
+    """How many of the oldest requests a grouped batch is chosen from; by default 64."""
+    max_overtaken: int | None = Field(None, strict=True, ge=0, le=1_000_000_000)
+    """How often grouping may let others go before a request; by default 64."""
+
+    @model_validator(mode="after")
+    def _groups_have_options(self) -> StaticBatch:
+        for option in ("lookahead", "max_overtaken"):
+            if self.group_by == "none" and getattr(self, option) is not None:
+                raise ValueError(
+                    f"{option} acts on grouped batches; set group_by: length or prefix, or leave it out"
+                )
+        return self
+
+    @property
+    def needs_prefix_cache(self) -> bool:
+        return self.group_by == "prefix"
 
     def build(self, limits: EngineLimits, cost: StepCost) -> StaticBatcher:  # noqa: ARG002
         size = min(self.batch_size or limits.max_num_seqs, limits.max_num_seqs)
-        return StaticBatcher(size, round(self.max_wait_ms * NS_PER_MS), limits.max_num_batched_tokens)
+        open_ = StepLimits(
+            limits.max_num_batched_tokens, split_prompts=False, admissions=size, padded=self.padding
+        )
+        if self.group_by == "none":
+            return StaticBatcher(open_, round(self.max_wait_ms * NS_PER_MS))
+        nearest = NearestLength() if self.group_by == "length" else None
+        options = Reordering.model_validate(
+            self.model_dump(include={"lookahead", "max_overtaken"}, exclude_none=True)
+        )
+        order = AgedOrder(nearest or LongestPrefix(), options.lookahead, options.max_overtaken)
+        return StaticBatcher(open_, round(self.max_wait_ms * NS_PER_MS), order, nearest)
 
 
 class StaticBatcher:
-    order = None
     looks_every_step = False
 
-    def __init__(self, batch_size: int, max_wait_ns: int, max_num_batched_tokens: int) -> None:
-        self.max_prompt_tokens = max_num_batched_tokens
-        self._batch_size = batch_size
+    def __init__(
+        self,
+        batch: StepLimits,
+        max_wait_ns: int,
+        order: AgedOrder | None = None,
+        nearest: NearestLength | None = None,
+    ) -> None:
+        self.order = order
+        self.max_prompt_tokens = batch.prefill_tokens
+        self._batch = batch
+        self._closed = replace(batch, admissions=0)
         self._max_wait_ns = max_wait_ns
-        self._tokens = max_num_batched_tokens
-        self._closed = StepLimits(0, split_prompts=False, admissions=0)
+        self._nearest = nearest
 
     def plan(self, view: EngineView, now_ns: int) -> StepLimits:
         if view.num_running:
             return self._closed
         ready_ns = view.oldest_wait_ns + self._max_wait_ns
-        if view.num_waiting < self._batch_size and now_ns < ready_ns:
-            return StepLimits(0, split_prompts=False, admissions=0, next_change_ns=ready_ns)
-        return StepLimits(self._tokens, split_prompts=False, admissions=self._batch_size)
+        if view.num_waiting < self._batch.admissions and now_ns < ready_ns:
+            return replace(self._closed, next_change_ns=ready_ns)
+        if self._nearest is not None:
+            self._nearest.start_batch()
+        return self._batch

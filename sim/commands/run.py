@@ -64,6 +64,8 @@ def print_summary(result: Result) -> None:
         f"KV: {own['num_gpu_blocks']} blocks a replica, {own['kv_usage_mean']:.1%} held on average, "
         f"{own['kv_usage_peak']:.1%} at most; {own['preemptions']} preemptions; busy {own['busy_fraction']:.0%}"
     )
+    if own["padding"]["padded_tokens"]:
+        out.print(f"padding: {own['padding']['share']:.1%} of the tokens computed")
     if own["prefix_hit_rate"] is not None:
         out.print(f"prefix cache: {own['prefix_hit_rate']:.1%} of the prompt tokens found")
     for message in own["extrapolated"].values():

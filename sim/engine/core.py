@@ -19,7 +19,8 @@ from collections.abc import Sequence as Sized
 
 from sim.batching.decision import Batcher, EngineLimits, StepLimits
 from sim.engine.decode_group import DecodeGroup
-from sim.engine.plan import BatchPlan, Memory
+from sim.engine.padded_batch import PaddedBatch
+from sim.engine.plan import BatchPlan
 from sim.engine.request import RequestTable, Sequence
 from sim.engine.waiting import Lane, WaitingQueue
 from sim.errors import InvariantError
@@ -47,6 +48,7 @@ class EngineCore:
         self.allocator = allocator
         self.table = table
         self.max_model_len = max_model_len
+        self.sliding_window = sliding_window
         self.prefix_queries = 0  # tokens looked up in the prefix cache, and found, at admissions
         self.prefix_hits = 0
         self.loaded_hits = 0  # those of them that came from another tier
@@ -60,9 +62,11 @@ class EngineCore:
             None  # after schedule() found nothing to do: when the batcher wants to look again
         )
         self.preemptions = 0
+        self.padded_tokens = 0  # computed for nobody, in batches that are padded
         self.resumed_tokens = array(
             "q"
         )  # (when, gap to the token before) [ns], where a preemption lies between
+        self._padded: PaddedBatch | None = None
         self._landed: list[Transfer] = []
         self._tickets = 0
         self._committed_ns = 0
@@ -142,7 +146,9 @@ class EngineCore:
             self._land(now_ns)
         allocator.begin_step()
         limits = None
-        if self.prefilling or (len(self.queue) and self._seats > 0):
+        if self.prefilling or (
+            len(self.queue) and len(self.running) + len(self.loading) < self.limits.max_num_seqs
+        ):
             limits = self.batcher.plan(self, now_ns)
         elif not self.group.size:
             self.wake_ns = allocator.wake_ns
@@ -170,6 +176,9 @@ class EngineCore:
             allocator.grow(steps - 1)
         plan.last_used_blocks = allocator.used_blocks
         self._committed_ns = allocator.now_ns = now_ns
+        if self._padded is not None:
+            self._padded.begin(self.step)
+            self.padded_tokens += plan.padded_tokens * steps
         finished = self.group.finished(self.step - 1)
         for seq in finished:
             self.group.leave(seq, self.step)
@@ -211,10 +220,6 @@ class EngineCore:
             raise InvariantError(f"running queue out of order or too long: {tickets}")
 
     # One step, from the top.
-
-    @property
-    def _seats(self) -> int:
-        return self.limits.max_num_seqs - len(self.running) - len(self.loading)
 
     def _land(self, now_ns: int) -> None:
         """Act on transfers that have ended: sequences whose KV has come join those that run."""
@@ -309,8 +314,10 @@ class EngineCore:
     def _admit(self, limits: StepLimits, left: int, chunks: list[tuple[Sequence, int]], now_ns: int) -> bool:
         """Take from the queue what fits, into `chunks`; True where an arrival could not be admitted either."""
         allocator, queue = self.allocator, self.queue
-        seats = self._seats
+        seats = self.limits.max_num_seqs - len(self.running) - len(self.loading)
         admissions = limits.admissions
+        if not self.running and not self.loading:
+            self._padded = PaddedBatch(self.sliding_window) if limits.padded else None
         full: list[Lane] = []  # lanes whose head waits for blocks: nobody overtakes it there
         while left > 0 and admissions > 0:
             lane = queue.head(full)
@@ -321,14 +328,16 @@ class EngineCore:
             claim = queue.claim(lane, now_ns)
             cached = allocator.find_prefix(claim) if allocator.finds_prefixes else 0
             loading = claim.loading_tokens
-            if claim.tokens - cached - loading > left and not limits.split_prompts:
+            if not self._step_holds(limits, left, claim.tokens, cached + loading):
                 return False
-            if not allocator.can_hold(claim):
+            if not self._batch_holds(limits, claim.tokens) or not allocator.can_hold(claim):
                 full.append(lane)
                 continue
             seq = self._open(lane, now_ns)
             seq.computed = cached + loading
             self._count_prefix(seq, cached, loading)
+            if self._padded is not None:
+                self._padded.join(claim.tokens, seq.computed)
             seats -= 1
             admissions -= 1
             if loading:
@@ -341,6 +350,19 @@ class EngineCore:
             chunks.append((seq, new_tokens))
             left -= new_tokens
         return False
+
+    def _step_holds(self, limits: StepLimits, left: int, tokens: int, found: int) -> bool:
+        """Whether the step has room for a prompt of so many tokens, some of them found."""
+        if self._padded is not None:
+            return self._padded.holds(tokens, found, limits.prefill_tokens)
+        return limits.split_prompts or tokens - found <= left
+
+    def _batch_holds(self, limits: StepLimits, tokens: int) -> bool:
+        """Whether the batch may take so many tokens more: contexts of decodes and all of the other prompts count."""
+        if limits.batch_tokens is None or not (self.running or self.loading):
+            return True
+        prompts = sum(seq.target for seq in self.prefilling) + sum(seq.target for seq in self.loading)
+        return self.group.context_tokens(self.step) + prompts + tokens <= limits.batch_tokens
 
     def _count_prefix(self, seq: Sequence, cached: int, loading: int) -> None:
         if not self.allocator.finds_prefixes:
@@ -396,17 +418,6 @@ class EngineCore:
 
     # Plans.
 
-    def _memory(self) -> Memory:
-        allocator = self.allocator
-        return Memory(
-            allocator.used_blocks,
-            allocator.stored_tokens,
-            allocator.largest_free_blocks,
-            allocator.cached_blocks,
-            self.prefix_queries,
-            self.prefix_hits,
-        )
-
     def _plan(self) -> BatchPlan:
         group = self.group
         window, growing = group.window_context(self.step)
@@ -415,7 +426,9 @@ class EngineCore:
             group.context_tokens(self.step),
             window,
             growing,
-            self._memory(),
+            self.allocator.memory(),
+            self.prefix_queries,
+            self.prefix_hits,
             len(self.running),
         )
 
@@ -423,6 +436,8 @@ class EngineCore:
         plan = self._plan()
         plan.chunks = chunks
         plan.shapes = [(new_tokens, seq.computed) for seq, new_tokens in chunks]
+        if self._padded is not None:
+            self._padded.pad(plan, len(self.prefilling) + len(self.loading), self.step)
         plan.preempted = preempted
         return plan
 
@@ -430,10 +445,14 @@ class EngineCore:
         self, limits: StepLimits | None, preempted: Sized[Sequence], *, blocked: bool
     ) -> BatchPlan:
         plan = self._plan()
+        if self._padded is not None:
+            self._padded.pad(plan, len(self.prefilling) + len(self.loading), self.step)
         plan.preempted = preempted
         if preempted or (limits and self.batcher.looks_every_step):
             return plan
         alike = self.group.steps_alike(self.step)
+        if self._padded is not None:
+            alike = self._padded.steps_alike(alike, self.step)
         if alike > 1:
             plan.steps = 1 + self.allocator.growth_limit(alike - 1)
         plan.until_ns = self.allocator.wake_ns
@@ -441,7 +460,7 @@ class EngineCore:
             plan.until_ns = _earlier(plan.until_ns, limits.next_change_ns)
             plan.arrival_acts = not blocked
         else:
-            plan.arrival_acts = self._seats > 0
+            plan.arrival_acts = len(self.running) + len(self.loading) < self.limits.max_num_seqs
         return plan
 
     def _sleep(self, limits: StepLimits | None) -> None:

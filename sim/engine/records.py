@@ -106,10 +106,11 @@ class StepColumns:
 
     start_ns, steps, decodes, prefill_tokens, prompts, running   per row
     first_used_blocks, last_used_blocks   KV blocks held while the first and the last step of the row ran
-    stored_tokens, largest_free, cached_blocks, queries, hits   as of the first: see `Memory`; the last two count up
+    stored_tokens, largest_free, cached_blocks, queries, hits   as of the first: see `Memory` and `BatchPlan`
     step_ns        duration of every step, `steps` of them per row in order
     prefix_queries, prefix_hits   tokens looked up in the prefix cache, and found, at admissions
     loaded_hits    those of them that came from another tier than HBM
+    padded_tokens  tokens computed for nobody, in padded batches
     resumed_ns     end of each step that brought a preempted sequence back, once per sequence
     resumed_gaps_ns  the gap of its token there to the one before
     """
@@ -133,6 +134,7 @@ class StepColumns:
     prefix_queries: int = 0
     prefix_hits: int = 0
     loaded_hits: int = 0
+    padded_tokens: int = 0
 
     @cached_property
     def row_ns(self) -> Int64:
@@ -184,17 +186,29 @@ class StepLog:
         self._chunk[count : count + steps] = step_ns
         self._count = count + steps
         rows = self._rows
-        if self._batch == (plan.decodes, plan.running) and not plan.chunks and self._end_ns == start_ns:
+        decodes = plan.decodes - plan.padded_rows
+        if self._batch == (decodes, plan.running) and not plan.chunks and self._end_ns == start_ns:
             rows[-12] += steps
             rows[-7] = plan.last_used_blocks
         else:
             prefill_tokens = 0
             for _, new_tokens in plan.chunks:
                 prefill_tokens += new_tokens
-            rows.extend((start_ns, steps, plan.decodes, prefill_tokens, len(plan.chunks), plan.running))
-            rows.append(plan.last_used_blocks)
-            rows.extend(plan.memory)
-            self._batch = None if plan.chunks else (plan.decodes, plan.running)
+            rows.extend(
+                (
+                    start_ns,
+                    steps,
+                    decodes,
+                    prefill_tokens,
+                    len(plan.chunks),
+                    plan.running,
+                    plan.last_used_blocks,
+                    *plan.memory,
+                    plan.prefix_queries,
+                    plan.prefix_hits,
+                )
+            )
+            self._batch = None if plan.chunks else (decodes, plan.running)
         self._end_ns = end_ns
 
     def columns(self, core: EngineCore) -> StepColumns:
@@ -211,4 +225,5 @@ class StepLog:
             prefix_queries=core.prefix_queries,
             prefix_hits=core.prefix_hits,
             loaded_hits=core.loaded_hits,
+            padded_tokens=core.padded_tokens,
         )

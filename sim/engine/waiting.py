@@ -60,6 +60,8 @@ class WaitingQueue:
 
     def arrive(self, index: int) -> None:
         self.lane_of(index).arrived.append(index)
+        if self._order is not None:
+            self._order.arrived(self._table.input_tokens[index])
 
     def resume_first(self, seq: Sequence) -> None:
         """Put a preempted sequence in front of its lane."""
@@ -115,6 +117,8 @@ class WaitingQueue:
         """Remove the one whose claim stands: a preempted sequence, or a request that never ran."""
         claim, lane.claim = lane.claim, None
         assert claim is not None
+        if self._order is not None:
+            self._order.taken(claim.tokens)
         if lane.resumed:
             return lane.resumed.popleft()
         if lane.arrived[0] == claim.index:

@@ -217,6 +217,23 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _policies_that_need_a_cache(self) -> Scenario:
+        if self.engine.enable_prefix_caching:
+            return self
+        policies = self.policies
+        if policies.batcher.needs_prefix_cache:
+            raise ValueError(
+                f"policies.batcher: {policies.batcher.name} by prefix acts on a prefix cache; "
+                "set engine.enable_prefix_caching: true"
+            )
+        if policies.router.reads_prefixes:
+            raise ValueError(
+                f"policies.router: {policies.router.name} acts on prefix caches; "
+                "set engine.enable_prefix_caching: true"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _eviction_needs_a_cache(self) -> Scenario:
         if self.policies.eviction.name != "lru" and not self.engine.enable_prefix_caching:
             raise ValueError(

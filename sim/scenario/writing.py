@@ -27,7 +27,7 @@ CHOICES = {
     "policies.router": "least_loaded, round_robin",
     "policies.allocator": "paged, contiguous, arena, size_class, grow",
     "policies.eviction": "lru, lfu, lfu_perfect, lru_lfu, fifo, ttl, length_aware, belady",
-    "policies.batcher": "chunked, continuous, dynamic_chunked, static_batch",
+    "policies.batcher": "chunked, continuous, dynamic_chunked, length_grouped, prefix_first, static_batch",
 }
 STARTING_POINT: dict[str, Any] = {
     "model": "llama-3.1-8b",

@@ -89,7 +89,23 @@ OTHER_VALUES = {
 POLICY_OPTIONS = {
     "batcher": {
         "chunked": {"chunk_tokens": 64},
-        "static_batch": {"batch_size": 2, "max_wait_ms": 50.0},
+        "static_batch": {
+            "batch_size": 2,
+            "max_wait_ms": 50.0,
+            "padding": True,
+            "group_by": "length",
+            "lookahead": None,  # these two act beside group_by: tested below
+            "max_overtaken": None,
+        },
+        "length_grouped": {
+            "groups": 2,
+            "history": 5,
+            "budget": 2000,
+            "kv_share": 0.3,
+            "lookahead": 3,
+            "max_overtaken": 1,
+        },
+        "prefix_first": {"lookahead": None, "max_overtaken": None},  # tested below, on a load with prefixes
         "dynamic_chunked": {
             "target_tpot_ms": 12.0,
             "min_chunk_tokens": 400,
@@ -222,6 +238,24 @@ def test_the_prefix_cache_and_its_start_act():
     on = outcome("engine.enable_prefix_caching=true", raw=raw)
     warm = outcome("engine.enable_prefix_caching=true", "engine.cache_at_start=warm", raw=raw)
     assert len({off, on, warm}) == 3
+
+
+def test_who_comes_first_acts_where_prompts_share_prefixes():
+    sessions = {"turns": 4, "system_prompt_tokens": 64, "system_prompts": 3, "turn_gap_s": 0.5}
+    workload = {
+        **BASE["workload"],
+        "request_rate": 200,
+        "input_tokens": 90,
+        "output_tokens": 30,
+        "sessions": sessions,
+    }
+    engine = {**BASE["engine"], "enable_prefix_caching": True, "max_num_seqs": 2}
+    raw = {**BASE, "workload": workload, "engine": engine, "cluster": {"replicas": 1}}
+    for name, fcfs in (("prefix_first", "chunked"), ("static_batch, group_by: prefix", "static_batch")):
+        first = outcome(f"policies.batcher={{name: {name}}}", raw=raw)
+        assert first != outcome(f"policies.batcher={fcfs}", raw=raw)
+        for option in ("lookahead: 2", "max_overtaken: 1"):
+            assert outcome(f"policies.batcher={{name: {name}, {option}}}", raw=raw) != first
 
 
 def test_evictions_differ_on_a_small_cache():

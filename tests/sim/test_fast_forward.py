@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from sim.batching.chunked import Chunked
 from sim.batching.continuous import Continuous
 from sim.batching.dynamic_chunked import DynamicChunked
+from sim.batching.length_grouped import LengthGrouped
+from sim.batching.prefix_first import PrefixFirst
 from sim.batching.static_batch import StaticBatch
 from sim.cost import StepCost
 from sim.cost.build import compile_cost
@@ -44,7 +46,30 @@ batchers = st.one_of(
     st.just(Chunked()),
     st.builds(Chunked, chunk_tokens=st.integers(1, 40)),
     st.just(Continuous()),
-    st.builds(StaticBatch, batch_size=st.integers(1, 6), max_wait_ms=st.sampled_from([0, 0.002, 0.01])),
+    st.builds(
+        StaticBatch,
+        batch_size=st.integers(1, 6),
+        max_wait_ms=st.sampled_from([0, 0.002, 0.01]),
+        padding=st.booleans(),
+    ),
+    st.builds(
+        StaticBatch,
+        batch_size=st.integers(1, 6),
+        max_wait_ms=st.sampled_from([0, 0.01]),
+        padding=st.booleans(),
+        group_by=st.sampled_from(["length", "prefix"]),
+        lookahead=st.integers(1, 6),
+        max_overtaken=st.integers(0, 4),
+    ),
+    st.builds(
+        LengthGrouped,
+        groups=st.integers(1, 4),
+        history=st.integers(1, 12),
+        budget=st.integers(1, 400),
+        lookahead=st.integers(1, 6),
+        max_overtaken=st.integers(0, 4),
+    ),
+    st.builds(PrefixFirst, lookahead=st.integers(1, 6), max_overtaken=st.integers(0, 4)),
     st.builds(
         DynamicChunked,
         target_tpot_ms=st.sampled_from([0.0001, 0.002, 0.02]),
