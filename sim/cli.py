@@ -25,6 +25,11 @@ OWN = (
         "sim.commands.cache:cache",
         "Hit rates of a prefix cache alone, by capacity and eviction policy.",
     ),
+    (
+        "allocations",
+        "sim.commands.allocations:allocations",
+        "Waste and fragmentation of a trace of memory allocations, by allocator.",
+    ),
     ("init", "sim.commands.init:init", "Write a commented scenario, also from a vllm serve line."),
     ("schema", "sim.commands.init:schema", "Print the JSON schema of a scenario."),
 )

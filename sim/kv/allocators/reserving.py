@@ -38,8 +38,8 @@ class Reservation:
             return self._max_model_len
         if self._rule == "exact":
             return final_tokens
-        answer = final_tokens - tokens + 1  # its last token is never stored, but a place is kept for it
-        return min(tokens + (1 << (answer - 1).bit_length()), self._max_model_len)
+        answer = final_tokens - tokens + 1  # of which the last is never stored
+        return min(tokens + (1 << (answer - 1).bit_length()) - 1, self._max_model_len)
 
 
 def fitting_reservation(
