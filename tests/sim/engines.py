@@ -15,6 +15,7 @@ from sim.kv.allocators.decision import AllocatorConfig
 from sim.kv.allocators.paged import Paged
 from sim.kv.build import KvSetup
 from sim.kv.eviction.decision import EvictionConfig
+from sim.links.network import Network
 from sim.metrics import Requests
 from sim.routing.least_loaded import LeastLoaded
 from workloads.trace import BlockHashes, Trace
@@ -44,6 +45,7 @@ def run(
     prefix_caching: bool = False,
     eviction: EvictionConfig | None = None,
     fast_forward: bool = True,
+    network: Network | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     kv = KvSetup(
         usable_blocks,
@@ -64,6 +66,7 @@ def run(
         signal_delay_ns=signal_delay_ns,
         max_concurrency=max_concurrency,
         fast_forward=fast_forward,
+        network=network,
     )
 
 
