@@ -40,8 +40,8 @@ class EngineCore:
         *,
         max_model_len: int,
         sliding_window: int | None = None,
-        lanes: int = 1,
         lane_of: Sized[int] | None = None,
+        lane_weights: Sized[float] = (1.0,),
     ) -> None:
         self.limits = limits
         self.batcher = batcher
@@ -55,7 +55,7 @@ class EngineCore:
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.prefilling: list[Sequence] = []  # those of them that do not decode yet
         self.loading: dict[Sequence, None] = {}  # admitted, and waiting for KV from another tier
-        self.queue = WaitingQueue(table, allocator, batcher.order, lanes, lane_of)
+        self.queue = WaitingQueue(table, allocator, batcher.order, lane_of, lane_weights)
         self.group = DecodeGroup(sliding_window)
         self.step = 0  # steps taken
         self.wake_ns: int | None = (
@@ -130,7 +130,7 @@ class EngineCore:
         tokens = prompt + self.table.output_tokens[index] - 1  # the last token needs no KV
         if tokens + 1 > self.max_model_len:
             return "exceeds_max_model_len"
-        if not self.allocator.ever_holds(prompt, tokens):
+        if not self.allocator.ever_holds_in(self.queue.lane_of(index).index, prompt, tokens):
             return "exceeds_kv_cache"
         longest = self.batcher.max_prompt_tokens
         if longest is not None and tokens > longest:
@@ -146,9 +146,7 @@ class EngineCore:
             self._land(now_ns)
         allocator.begin_step()
         limits = None
-        if self.prefilling or (
-            len(self.queue) and len(self.running) + len(self.loading) < self.limits.max_num_seqs
-        ):
+        if self.prefilling or (len(self.queue) and self._may_admit):
             limits = self.batcher.plan(self, now_ns)
         elif not self.group.size:
             self.wake_ns = allocator.wake_ns
@@ -159,8 +157,8 @@ class EngineCore:
         chunks, preempted, left = self._continue_running(limits, now_ns)
         allocator.grow(1)
         blocked = not limits
-        if limits and not preempted:
-            blocked = self._admit(limits, left, chunks, now_ns)
+        if limits and (not preempted or len(self.queue.lanes) > 1):
+            blocked = self._admit(limits, left, chunks, preempted, now_ns)
         if chunks:
             return self._plan_prompts(chunks, preempted)
         if self.group.size:
@@ -221,6 +219,13 @@ class EngineCore:
 
     # One step, from the top.
 
+    @property
+    def _may_admit(self) -> bool:
+        """Whether a seat is free, or one may come free since somebody holds what others are promised."""
+        if len(self.running) + len(self.loading) < self.limits.max_num_seqs:
+            return True
+        return self.allocator.recalls
+
     def _land(self, now_ns: int) -> None:
         """Act on transfers that have ended: sequences whose KV has come join those that run."""
         allocator = self.allocator
@@ -251,10 +256,25 @@ class EngineCore:
             budget -= new_tokens
             chunks.append((seq, new_tokens))
         if not allocator.has_room([(seq.kv, seq.computed + new_tokens) for seq, new_tokens in chunks]):
+            recalled = self._recall(now_ns)
             chunks, preempted, budget = self._make_room(left, now_ns)
+            preempted += recalled
         for seq, new_tokens in chunks:
             allocator.extend(seq.kv, seq.computed + new_tokens)
         return chunks, preempted, budget
+
+    def _recall(self, now_ns: int) -> list[Sequence]:
+        """Let those give way, the latest first, that hold what pools of other lanes are promised and want now."""
+        allocator = self.allocator
+        allocator.start_recall([(seq.kv, seq.target) for seq in self.prefilling])
+        recalled: list[Sequence] = []
+        if allocator.recalls:
+            for seq in reversed(list(self.running)):
+                if allocator.owes(seq.kv):
+                    self._preempt(seq, now_ns)
+                    recalled.append(seq)
+                    allocator.start_recall([(seq.kv, seq.target) for seq in self.prefilling])
+        return recalled
 
     def _make_room(self, budget: int, now_ns: int) -> tuple[list[tuple[Sequence, int]], list[Sequence], int]:
         """Go through the running queue as the engine does, one sequence at a time, the last giving way."""
@@ -311,19 +331,31 @@ class EngineCore:
         self.preemptions += 1
         self.queue.resume_first(seq)
 
-    def _admit(self, limits: StepLimits, left: int, chunks: list[tuple[Sequence, int]], now_ns: int) -> bool:
-        """Take from the queue what fits, into `chunks`; True where an arrival could not be admitted either."""
+    def _admit(
+        self,
+        limits: StepLimits,
+        left: int,
+        chunks: list[tuple[Sequence, int]],
+        preempted: Sized[Sequence],
+        now_ns: int,
+    ) -> bool:
+        """Take from the queue what fits, into `chunks`; True where an arrival could not be admitted either.
+
+        Nobody is admitted in a lane in which somebody gave way in this step.
+        """
         allocator, queue = self.allocator, self.queue
         seats = self.limits.max_num_seqs - len(self.running) - len(self.loading)
         admissions = limits.admissions
         if not self.running and not self.loading:
             self._padded = PaddedBatch(self.sliding_window) if limits.padded else None
-        full: list[Lane] = []  # lanes whose head waits for blocks: nobody overtakes it there
+        full = queue.lanes_of(preempted)  # and lanes whose head waits for blocks: nobody overtakes it there
+        for closed in full:
+            queue.pass_over(closed)
         while left > 0 and admissions > 0:
             lane = queue.head(full)
             if lane is None:
                 return len(full) == len(queue.lanes)
-            if seats <= 0:
+            if seats <= 0 and not allocator.recalls:
                 return True
             claim = queue.claim(lane, now_ns)
             cached = allocator.find_prefix(claim) if allocator.finds_prefixes else 0
@@ -331,6 +363,7 @@ class EngineCore:
             if not self._step_holds(limits, left, claim.tokens, cached + loading):
                 return False
             if not self._batch_holds(limits, claim.tokens) or not allocator.can_hold(claim):
+                queue.pass_over(lane)
                 full.append(lane)
                 continue
             seq = self._open(lane, now_ns)
@@ -338,6 +371,7 @@ class EngineCore:
             self._count_prefix(seq, cached, loading)
             if self._padded is not None:
                 self._padded.join(claim.tokens, seq.computed)
+            queue.served(lane, seq.target - seq.computed)
             seats -= 1
             admissions -= 1
             if loading:
@@ -450,6 +484,8 @@ class EngineCore:
         plan.preempted = preempted
         if preempted or (limits and self.batcher.looks_every_step):
             return plan
+        if limits is None and self.allocator.recalls and len(self.queue):
+            return plan  # this step's growth made a debt of a seat or a block that somebody waits for
         alike = self.group.steps_alike(self.step)
         if self._padded is not None:
             alike = self._padded.steps_alike(alike, self.step)
@@ -460,7 +496,7 @@ class EngineCore:
             plan.until_ns = _earlier(plan.until_ns, limits.next_change_ns)
             plan.arrival_acts = not blocked
         else:
-            plan.arrival_acts = len(self.running) + len(self.loading) < self.limits.max_num_seqs
+            plan.arrival_acts = self._may_admit
         return plan
 
     def _sleep(self, limits: StepLimits | None) -> None:

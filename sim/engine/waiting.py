@@ -1,5 +1,11 @@
 """Requests that wait for an engine: one queue, or one for each pool of KV memory.
 
+Lanes share the prompt tokens of steps by start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996): each has a
+virtual time, which its prompts advance by their tokens over the lane's weight, and the lane that is furthest behind is
+next. A lane that was empty, or could not be served, does not save up: it is lifted to the virtual time of the lane
+served last. Of two lanes that could both be served all the while, neither then gets more tokens per weight than the
+other by more than the longest prompt of each over its weight.
+
 A lane is first come first served, preempted sequences ahead of all that arrived. Where the batcher reorders, it
 chooses among the arrivals; its choice stands until the request is admitted, so that it does not matter how often
 the engine looks.
@@ -19,10 +25,12 @@ from sim.kv.allocators.decision import Allocator, Claim
 class Lane:
     """A queue. `claim` is what its head asks for, kept while the head waits."""
 
-    __slots__ = ("arrived", "claim", "index", "overtaken", "resumed")
+    __slots__ = ("arrived", "claim", "index", "overtaken", "resumed", "start", "weight")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, weight: float) -> None:
         self.index = index
+        self.weight = weight
+        self.start = 0.0  # virtual time at which its next prompt starts
         self.resumed: deque[Sequence] = deque()  # preempted
         self.arrived: deque[int] = deque()
         self.claim: Claim | None = None
@@ -40,10 +48,11 @@ class WaitingQueue:
         table: RequestTable,
         allocator: Allocator,
         order: QueueOrder | None,
-        lanes: int = 1,
         lane_of: Sized[int] | None = None,
+        weights: Sized[float] = (1.0,),
     ) -> None:
-        self.lanes = [Lane(index) for index in range(lanes)]
+        self.lanes = [Lane(index, weight) for index, weight in enumerate(weights)]
+        self._virtual = 0.0  # virtual time of the lane served last
         self._table = table
         self._allocator = allocator
         self._order = order
@@ -58,30 +67,42 @@ class WaitingQueue:
     def lane_of(self, index: int) -> Lane:
         return self.lanes[0] if self._lane_of is None else self.lanes[self._lane_of[index]]
 
+    def lanes_of(self, sequences: Sized[Sequence]) -> list[Lane]:
+        """The lanes of sequences, each once."""
+        return list({lane.index: lane for lane in (self.lane_of(seq.index) for seq in sequences)}.values())
+
     def arrive(self, index: int) -> None:
-        self.lane_of(index).arrived.append(index)
+        lane = self.lane_of(index)
+        if not len(lane):
+            self.pass_over(lane)
+        lane.arrived.append(index)
         if self._order is not None:
             self._order.arrived(self._table.input_tokens[index])
 
     def resume_first(self, seq: Sequence) -> None:
         """Put a preempted sequence in front of its lane."""
         lane = self.lane_of(seq.index)
+        if not len(lane):
+            self.pass_over(lane)
         lane.resumed.appendleft(seq)
         lane.claim = None
 
     def head(self, closed: Sized[Lane] = ()) -> Lane | None:
-        """The lane whose turn it is, of those that are not closed: where the oldest request waits."""
+        """The lane whose turn it is, of those that are not closed."""
         if self._lane_of is None:
             lane = self.lanes[0]
             return lane if (lane.resumed or lane.arrived) and not closed else None
-        arrival = self._table.arrival_ns
-        best, oldest = None, None
-        for lane in self.lanes:
-            if len(lane) and lane not in closed:
-                index = self._first(lane)
-                if oldest is None or (arrival[index], index) < oldest:
-                    best, oldest = lane, (arrival[index], index)
-        return best
+        turns = [lane for lane in self.lanes if len(lane) and lane not in closed]
+        return min(turns, key=lambda lane: lane.start, default=None)
+
+    def pass_over(self, lane: Lane) -> None:
+        """A lane has nothing that could be served: what others get meanwhile is not made up for."""
+        lane.start = max(lane.start, self._virtual)
+
+    def served(self, lane: Lane, tokens: int) -> None:
+        """So many tokens of a prompt of the lane were admitted to be computed."""
+        self._virtual = max(self._virtual, lane.start)
+        lane.start += tokens / lane.weight
 
     @staticmethod
     def _first(lane: Lane) -> int:
@@ -89,9 +110,8 @@ class WaitingQueue:
 
     def oldest(self) -> int:
         """The request that has waited for the longest time; there must be one."""
-        lane = self.head()
-        assert lane is not None
-        return self._first(lane)
+        arrival = self._table.arrival_ns
+        return min((self._first(lane) for lane in self.lanes if len(lane)), key=lambda i: (arrival[i], i))
 
     def claim(self, lane: Lane, now_ns: int) -> Claim:
         """What the head of the lane asks for; the batcher may choose who that is."""

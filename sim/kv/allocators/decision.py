@@ -38,8 +38,6 @@ class Claim:
     contents        of its full blocks, for prefix caches; None without one
     prefix          blocks found by the last `find_prefix`
     loading_tokens  tokens, behind those found, that `open` starts to bring from another tier
-    ready_ns        when the last `can_hold` said no: the time at which it may say yes with nothing else happening;
-                    None where time alone does not help
     """
 
     __slots__ = (
@@ -63,7 +61,6 @@ class Claim:
         self.contents = contents
         self.prefix = NO_BLOCKS
         self.loading_tokens = 0
-        self.ready_ns: int | None = None
 
 
 class Holding:
@@ -221,7 +218,7 @@ class Allocator(ABC):
 
     @property
     def expects_transfers(self) -> bool:
-        """Whether transfers are on their way, after whose end there may be more room."""
+        """Whether something is on its way after which there may be more room: transfers, or tokens of a bucket."""
         return False
 
     def landed(self, transfer: Transfer) -> None:

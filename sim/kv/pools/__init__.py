@@ -1,0 +1,1 @@
+"""Pools of KV blocks: one for each tier, with blocks that may move between them."""
