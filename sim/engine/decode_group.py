@@ -68,7 +68,7 @@ class DecodeGroup:
     def steps_alike(self, step: int) -> int:
         """Steps from `step` on until one of the group yields its last token, or fills its window, inclusive."""
         heap = self._finishing
-        while heap[0][0] != heap[0][2].last_step:
+        while not _stands(heap[0], heap[0][2].last_step):
             heappop(heap)
         last = heap[0][0]
         if self._window is not None:
@@ -82,16 +82,22 @@ class DecodeGroup:
         heap = self._finishing
         done = []
         while heap and heap[0][0] <= step:
-            last, _, seq = heappop(heap)
-            if last == seq.last_step:
-                done.append(seq)
+            entry = heappop(heap)
+            if _stands(entry, entry[2].last_step):
+                done.append(entry[2])
         return done
 
     def _cross(self, step: int) -> None:
         """Count those as beyond the window whose context filled it before `step`."""
         heap = self._crossing
-        while heap and (heap[0][0] < step or heap[0][0] != heap[0][2].crossing_step):
-            crossing, _, seq = heappop(heap)
-            if crossing == seq.crossing_step:
+        while heap and (heap[0][0] < step or not _stands(heap[0], heap[0][2].crossing_step)):
+            entry = heappop(heap)
+            seq = entry[2]
+            if _stands(entry, seq.crossing_step):
                 self._below -= 1
                 self._below_base -= seq.target - seq.joined_step
+
+
+def _stands(entry: tuple[int, int, Sequence], step: int) -> bool:
+    """Whether an entry is of the sequence's latest admission: it may have left and joined again for the same step."""
+    return entry[0] == step and entry[1] == entry[2].ticket

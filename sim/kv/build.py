@@ -9,7 +9,9 @@ from sim.kv.allocators.cached_paged import CachedPagedAllocator
 from sim.kv.allocators.decision import Allocator, AllocatorConfig
 from sim.kv.allocators.evicting_paged import EvictingPagedAllocator
 from sim.kv.allocators.paged import Paged
-from sim.kv.eviction.decision import EvictionConfig
+from sim.kv.allocators.tiered_paged import TieredEvictingPagedAllocator, TieredPagedAllocator
+from sim.kv.eviction.decision import Eviction, EvictionConfig
+from sim.kv.tiers.setup import TierSetup
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class KvSetup:
     block_bytes     bytes of a block on each GPU
     eviction        which cached blocks go first; None: free blocks are used again in the engine's own order
     warm_cache      whether the prefix cache starts as after the same requests were served once before, in order
+    tiers           KV below HBM, for the prefix cache
     """
 
     usable_blocks: int
@@ -30,6 +33,7 @@ class KvSetup:
     prefix_caching: bool = False
     eviction: EvictionConfig | None = None
     warm_cache: bool = False
+    tiers: TierSetup | None = None
 
 
 def build_allocator(setup: KvSetup, table: RequestTable) -> Allocator:
@@ -42,15 +46,26 @@ def build_allocator(setup: KvSetup, table: RequestTable) -> Allocator:
 
 
 def _prefix_cache(setup: KvSetup, table: RequestTable) -> CachedPagedAllocator:
-    blocks, size = setup.usable_blocks, setup.block_size
-    if setup.eviction is None:
-        allocator = CachedPagedAllocator(blocks, size)
+    blocks, size, tiers = setup.usable_blocks, setup.block_size, setup.tiers
+    policies = [] if setup.eviction is None else [_policy(setup, setup.eviction, table)]
+    allocator: CachedPagedAllocator
+    if tiers is None:
+        allocator = (
+            EvictingPagedAllocator(blocks, size, *policies)
+            if policies
+            else CachedPagedAllocator(blocks, size)
+        )
     else:
-        passes = 2 if setup.warm_cache else 1  # an oracle must know the warming requests too
-        uses = passes * [content for i in range(len(table)) for content in table.contents(i, size).tolist()]
-        allocator = EvictingPagedAllocator(blocks, size, setup.eviction.build(blocks, uses))
+        kind = TieredEvictingPagedAllocator if policies else TieredPagedAllocator
+        allocator = kind(blocks, size, tiers, *policies)
     if setup.warm_cache:
         for index in range(len(table)):
             tokens = table.input_tokens[index] + table.output_tokens[index] - 1
             allocator.warm_up(table.contents(index, size), tokens)
     return allocator
+
+
+def _policy(setup: KvSetup, eviction: EvictionConfig, table: RequestTable) -> Eviction:
+    passes = 2 if setup.warm_cache else 1  # an oracle must know the warming requests too
+    uses = [content for i in range(len(table)) for content in table.contents(i, setup.block_size).tolist()]
+    return eviction.build(setup.usable_blocks, passes * uses)

@@ -1,0 +1,58 @@
+"""How much of the KV that lower tiers hold is brought back, instead of being computed again.
+
+`cheaper` weighs the time until a prompt is through, alone on the GPU: loading the first blocks of what was found and
+computing the rest. Loading costs the same for every block of a tier. What it saves grows from block to block, since a
+later token attends to more before it. So of the blocks of one tier it pays to load all or none, and only the places
+where the run goes from one tier to the other need to be compared.
+
+The times are not of one kind: loading leaves the GPU to other sequences, computing does not. A busy engine would
+gain more from loading than is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.kv.tiers.rates import Rates
+from sim.kv.tiers.recompute import Recompute
+
+ReloadPolicy = Literal["cheaper", "always", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Bytes that are on their way to HBM already: in all, and from disk."""
+
+    num_bytes: int = 0
+    disk_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Decides for blocks of `block_size` tokens and `block_bytes` bytes on each GPU."""
+
+    policy: ReloadPolicy
+    rates: Rates
+    recompute: Recompute
+    block_size: int
+    block_bytes: int
+
+    def blocks(self, tokens: int, found: int, on_disk: Sequence[bool], queued: Queued) -> int:
+        """How many of the blocks in lower tiers to bring back, from the first on.
+
+        The prompt has `tokens` tokens, the first `found` of which are in HBM; `on_disk` says of each block behind
+        them whether it is on disk alone.
+        """
+        if self.policy != "cheaper":
+            return len(on_disk) if self.policy == "always" else 0
+        ends = [at for at in range(1, len(on_disk)) if on_disk[at] != on_disk[at - 1]]
+        cuts = [0, *ends, len(on_disk)] if on_disk else [0]
+        return min(cuts, key=lambda cut: (self._through_ns(tokens, found, on_disk[:cut], queued), cut))
+
+    def _through_ns(self, tokens: int, found: int, loaded: Sequence[bool], queued: Queued) -> float:
+        disk = sum(loaded) * self.block_bytes
+        host = len(loaded) * self.block_bytes - disk
+        load = self.rates.load_ns(host, disk, queued.num_bytes, queued.disk_bytes)
+        return load + self.recompute.prompt_ns(tokens, found + len(loaded) * self.block_size)
