@@ -466,6 +466,15 @@ def test_every_field_of_a_background_flow_acts(other):
     assert with_background(other) != with_background()
 
 
+def test_latency_acts_on_the_transfers_of_an_engine():
+    """Regions that grow move within HBM, and their steps wait for that: 2 ms each time, and more."""
+    grow = ("policies.allocator=grow", "engine.num_gpu_blocks_override=300", "workload.output_tokens=300")
+    plain, late = summary_of(*grow), summary_of(*grow, "links.latency_us=2000")
+    assert plain["sim"]["links"]["hbm"]["by_owner"]["copy"]["bytes_total"] > 0
+    assert late["sim"]["transfer_wait_s"] > plain["sim"]["transfer_wait_s"] + 2e-3
+    assert late["mean_itl_ms"] > plain["mean_itl_ms"]
+
+
 def test_every_bandwidth_acts_where_something_moves_over_the_link():
     """Routes that use a link, and the link; half the bandwidth lets a flow at its rate fill twice the share."""
     for route, link in (
