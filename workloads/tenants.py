@@ -40,7 +40,7 @@ def assign_tenants(trace: Trace, tenants: Mapping[str, TenantConfig], rng: np.ra
     return replace(
         trace.with_columns(tenant=codes, priority=priorities[codes]),
         tenant_names=tuple(tenants),
-        hashes=None if trace.hashes is None else _own_namespace(trace.hashes, codes),
+        hashes=None if trace.hashes is None else own_namespace(trace.hashes, codes),
     )
 
 
@@ -53,7 +53,7 @@ def _groups(session: Int64) -> Int64:
     return rank[inverse]
 
 
-def _own_namespace(hashes: BlockHashes, codes: Int64) -> BlockHashes:
+def own_namespace(hashes: BlockHashes, codes: Int64) -> BlockHashes:
     """Give the same block other ids in other tenants; ids become dense."""
     counts = np.diff(hashes.offsets)
     owners = np.repeat(codes, counts)

@@ -19,11 +19,15 @@ from sim.engine.replica import Replica
 from sim.engine.request import RequestTable
 from sim.engine.request import Sequence as Running
 from sim.kv.build import KvSetup, build_allocator
+from sim.kv.pools.build import build_pools
 from sim.links.network import Network
 from sim.metrics import Requests
+from sim.qos.connections import Connections
+from sim.qos.contract import Contracts
 from sim.routing.decision import ReplicaView, RequestView, Router, RouterConfig
 from workloads.answers import sequence_hashes
-from workloads.trace import Trace
+from workloads.tenants import own_namespace
+from workloads.trace import BlockHashes, Trace
 
 
 class Cluster:
@@ -39,9 +43,11 @@ class Cluster:
         router: Router,
         rng: np.random.Generator,
         signal_delay_ns: int = 0,
+        connections: Connections | None = None,
     ) -> None:
         self.env = env
         self.requests = RequestLog(table)
+        self._connections = connections
         self.replicas: list[Replica] = []
         self.on_done: Callable[[Sequence[int]], None] | None = (
             None  # learns which requests are done, or refused
@@ -67,6 +73,10 @@ class Cluster:
 
     def arrive(self, index: int) -> None:
         """A request reaches the router now."""
+        if self._connections is not None and not self._connections.admit(index):
+            self.requests.reject(index, -1, "exceeds_connections")
+            self._done([index])
+            return
         now = self.env.now_ns
         while self._reports and self._reports[0][0] <= now:
             _, replica, count = self._reports.popleft()
@@ -78,6 +88,7 @@ class Cluster:
             self._views[chosen].in_flight += 1
         else:
             self.requests.reject(index, chosen, reason)
+            self._close([index])
             self._done([index])
 
     def finished(self, replica: Replica, sequences: Sequence[Running]) -> None:
@@ -88,7 +99,13 @@ class Cluster:
             self._reports.append((now + self._delay_ns, replica.index, len(sequences)))
         else:
             self._views[replica.index].in_flight -= len(sequences)
-        self._done([seq.index for seq in sequences])
+        indices = [seq.index for seq in sequences]
+        self._close(indices)
+        self._done(indices)
+
+    def _close(self, indices: Sequence[int]) -> None:
+        if self._connections is not None:
+            self._connections.close(indices)
 
     def _done(self, indices: Sequence[int]) -> None:
         self._done_count += len(indices)
@@ -109,17 +126,34 @@ class EngineSetup:
     limits: EngineLimits
     batcher: BatcherConfig
     kv: KvSetup
+    contracts: Contracts | None = None
 
     def build(self, table: RequestTable, cost: StepCost) -> EngineCore:
         """Make one engine, which will serve requests of `table`."""
+        contracts = self.contracts
+        if contracts is None:
+            allocator, lanes, weights = build_allocator(self.kv, table), None, [1.0]
+        else:
+            allocator = build_pools(self.kv, contracts, table, self.limits.max_num_seqs)
+            lanes, weights = contracts.lanes_of(table.tenant), contracts.weights
         return EngineCore(
             self.limits,
             self.batcher.build(self.limits, cost),
-            build_allocator(self.kv, table),
+            allocator,
             table,
             max_model_len=self.kv.max_model_len,
             sliding_window=cost.sliding_window,
+            lane_of=lanes,
+            lane_weights=weights,
         )
+
+
+def _prefixes(trace: Trace, block_size: int) -> BlockHashes | None:
+    """What is in the blocks of every sequence, those of different tenants never the same."""
+    hashes = sequence_hashes(trace, block_size)
+    if hashes is None or len(trace.tenant_names) == 1:
+        return hashes
+    return own_namespace(hashes, trace.tenant)
 
 
 def run_cluster(
@@ -143,8 +177,12 @@ def run_cluster(
     """
     env = Clock() if network is None else network.env
     known = engine.kv.prefix_caching or router.reads_prefixes
-    table = RequestTable(trace, sequence_hashes(trace, engine.limits.block_size) if known else None)
-    cluster = Cluster(env, table, router.build(), np.random.default_rng(router_seed), signal_delay_ns)
+    table = RequestTable(trace, _prefixes(trace, engine.limits.block_size) if known else None)
+    connections = None
+    if engine.contracts is not None:
+        connections = Connections(engine.contracts, engine.contracts.lanes_of(table.tenant))
+    rng = np.random.default_rng(router_seed)
+    cluster = Cluster(env, table, router.build(), rng, signal_delay_ns, connections)
     cluster.on_share_done = on_share_done
     for index in range(replicas):
         core = engine.build(table, cost)

@@ -173,6 +173,8 @@ class EngineCore:
         if steps > 1:
             allocator.grow(steps - 1)
         plan.last_used_blocks = allocator.used_blocks
+        if plan.pool_blocks:
+            plan.last_pool_blocks = allocator.pool_blocks()
         self._committed_ns = allocator.now_ns = now_ns
         if self._padded is not None:
             self._padded.begin(self.step)
@@ -464,6 +466,7 @@ class EngineCore:
             self.prefix_queries,
             self.prefix_hits,
             len(self.running),
+            pool_blocks=self.allocator.pool_blocks(),
         )
 
     def _plan_prompts(self, chunks: list[tuple[Sequence, int]], preempted: Sized[Sequence]) -> BatchPlan:

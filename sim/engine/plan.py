@@ -25,6 +25,7 @@ class BatchPlan:
     running        sequences admitted
     padded_rows    how many of the decodes are rows of a padded batch that yield nothing
     padded_tokens  tokens computed for nobody in each step, those included
+    pool_blocks, last_pool_blocks   blocks held by pool, while the first step runs and once it is committed the last
     """
 
     decodes: int
@@ -44,3 +45,5 @@ class BatchPlan:
     chunks: Sized[tuple[Sequence, int]] = ()
     shapes: Sized[tuple[int, int]] = ()
     preempted: Sized[Sequence] = ()
+    pool_blocks: tuple[int, ...] = ()
+    last_pool_blocks: tuple[int, ...] = ()

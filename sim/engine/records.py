@@ -7,7 +7,7 @@ say everything about the gaps between tokens.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Final
@@ -29,6 +29,7 @@ class Status(IntEnum):
     EXCEEDS_MAX_MODEL_LEN = 1
     EXCEEDS_KV_CACHE = 2
     EXCEEDS_MAX_NUM_BATCHED_TOKENS = 3
+    EXCEEDS_CONNECTIONS = 4
 
 
 class RequestLog:
@@ -111,6 +112,7 @@ class StepColumns:
     prefix_queries, prefix_hits   tokens looked up in the prefix cache, and found, at admissions
     loaded_hits    those of them that came from another tier than HBM
     padded_tokens  tokens computed for nobody, in padded batches
+    first_pool_blocks, last_pool_blocks   as first_used_blocks and last_used_blocks, by pool: a row of columns each
     resumed_ns     end of each step that brought a preempted sequence back, once per sequence
     resumed_gaps_ns  the gap of its token there to the one before
     """
@@ -135,6 +137,8 @@ class StepColumns:
     prefix_hits: int = 0
     loaded_hits: int = 0
     padded_tokens: int = 0
+    first_pool_blocks: Int64 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    last_pool_blocks: Int64 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
     @cached_property
     def row_ns(self) -> Int64:
@@ -168,6 +172,7 @@ class StepLog:
 
     def _clear(self) -> None:
         self._rows = array("q")
+        self._pools = array("q")  # of each row: blocks of each pool in its first step, and in its last one
         self._chunk = np.empty(self.CHUNK, dtype=np.int64)  # of step times; full ones are put away
         self._count = 0
         self._full: list[Int64] = []
@@ -190,6 +195,8 @@ class StepLog:
         if self._batch == (decodes, plan.running) and not plan.chunks and self._end_ns == start_ns:
             rows[-12] += steps
             rows[-7] = plan.last_used_blocks
+            if plan.pool_blocks:
+                self._pools[-len(plan.pool_blocks) :] = array("q", plan.last_pool_blocks)
         else:
             prefill_tokens = 0
             for _, new_tokens in plan.chunks:
@@ -208,6 +215,9 @@ class StepLog:
                     plan.prefix_hits,
                 )
             )
+            if plan.pool_blocks:
+                self._pools.extend(plan.pool_blocks)
+                self._pools.extend(plan.last_pool_blocks)
             self._batch = None if plan.chunks else (decodes, plan.running)
         self._end_ns = end_ns
 
@@ -216,6 +226,8 @@ class StepLog:
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, self.FIELDS)
         step_ns = np.concatenate([*self._full, self._chunk[: self._count]])
         resumed = np.array(core.resumed_tokens, dtype=np.int64).reshape(-1, 2)
+        pools = len(core.allocator.pool_blocks())
+        of_pools = np.array(self._pools, dtype=np.int64).reshape(len(rows), 2 * pools)
         self._clear()
         return StepColumns(  # type: ignore[misc] # the FIELDS columns of a row come first
             *rows.T.copy(),
@@ -226,4 +238,6 @@ class StepLog:
             prefix_hits=core.prefix_hits,
             loaded_hits=core.loaded_hits,
             padded_tokens=core.padded_tokens,
+            first_pool_blocks=of_pools[:, :pools].copy(),
+            last_pool_blocks=of_pools[:, pools:].copy(),
         )

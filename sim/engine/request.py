@@ -26,6 +26,7 @@ class RequestTable:
         self.input_tokens = trace.input_tokens.data
         self.output_tokens = trace.output_tokens.data
         self.priority = trace.priority.data
+        self.tenant = trace.tenant.data
 
     def __len__(self) -> int:
         return len(self.arrival_ns)

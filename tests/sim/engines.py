@@ -17,6 +17,7 @@ from sim.kv.build import KvSetup
 from sim.kv.eviction.decision import EvictionConfig
 from sim.links.network import Network
 from sim.metrics import Requests
+from sim.qos.contract import Contracts
 from sim.routing.least_loaded import LeastLoaded
 from workloads.trace import BlockHashes, Trace
 
@@ -46,6 +47,7 @@ def run(
     eviction: EvictionConfig | None = None,
     fast_forward: bool = True,
     network: Network | None = None,
+    contracts: Contracts | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     kv = KvSetup(
         usable_blocks,
@@ -59,7 +61,7 @@ def run(
     return run_cluster(
         trace,
         cost,
-        EngineSetup(limits, batcher or Chunked(), kv),
+        EngineSetup(limits, batcher or Chunked(), kv, contracts),
         replicas=replicas,
         router=router or LeastLoaded(),
         router_seed=np.random.SeedSequence(1),
