@@ -197,7 +197,11 @@ class PagedAllocator(Allocator):
             holding.growing_since = -1
 
     def block_table(self, holding: PagedHolding) -> list[int]:
-        lacking = self.held(holding) - sum(length for _, length in holding.runs)
+        self._hand_out(holding, self.held(holding) - sum(length for _, length in holding.runs))
+        return [block for first, length in holding.runs for block in range(first, first + length)]
+
+    def _hand_out(self, holding: PagedHolding, lacking: int) -> None:
+        """Give ids to so many blocks more."""
         while lacking > 0:
             first, length = self._free_runs.pop()
             taken = min(length, lacking)
@@ -208,7 +212,6 @@ class PagedAllocator(Allocator):
             else:
                 holding.runs.append((first, taken))
             lacking -= taken
-        return [block for first, length in holding.runs for block in range(first, first + length)]
 
     def check_integrity(self, holdings: Iterable[PagedHolding]) -> None:
         holdings = list(holdings)
@@ -234,6 +237,6 @@ class PagedAllocator(Allocator):
                 tokens += self._step - h.growing_since
         if due != self._due or sum(due) != self._growing:
             raise InvariantError(f"growth phases {self._due} do not match the sequences {due}")
-        stored = tokens - self._shares * self.block_size
-        if stored != self.stored_tokens:
-            raise InvariantError(f"{self.stored_tokens} tokens stored instead of {stored}")
+        counted = self._tokens + self._growing * self._step
+        if tokens != counted:
+            raise InvariantError(f"{counted} tokens counted instead of {tokens}")
