@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from sim.errors import InvariantError
 from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.grow import Grow, GrowAllocator, GrowingRegion
+from sim.scenario.reading import load_scenario
+from sim.simulation import simulate
 from tests.sim.kv.allocator_laws import fragmentation, law_test
 
 
@@ -136,3 +139,26 @@ def test_a_region_that_nobody_watches_is_noticed():
     only.full_step += 1
     with pytest.raises(InvariantError, match="region 1"):
         memory.check_integrity([only])
+
+
+def test_copies_take_their_time_alike_with_and_without_fast_forward():
+    raw = {
+        "model": "llama-3.1-8b",
+        "hardware": {"gpu": "h100_sxm"},
+        "engine": {"max_model_len": 2048, "num_gpu_blocks_override": 600},
+        "policies": {"allocator": {"name": "grow", "step_tokens": 32}},
+        "workload": {
+            "input_tokens": {"uniform": [20, 700]},
+            "output_tokens": {"uniform": [1, 300]},
+            "request_rate": 40,
+            "num_requests": 150,
+        },
+    }
+    results = [
+        simulate(load_scenario(raw, [f"simulation.fast_forward={fast}"])) for fast in ("true", "false")
+    ]
+    summaries = [{k: v for k, v in result.summary.items() if k != "date"} for result in results]
+    assert summaries[0] == summaries[1]
+    assert summaries[0]["sim"]["links"]["hbm"]["by_owner"]["copy"]["bytes_total"] > 0
+    for name, column in results[0].requests.columns.items():
+        assert np.array_equal(column, results[1].requests.columns[name]), name
