@@ -307,6 +307,12 @@ def _advice(rejected: dict[str, int], service: Service) -> list[str]:
 
 
 def _cache_notes(scenario: Scenario, workload: Workload) -> list[str]:
+    notes = []
     if scenario.engine.enable_prefix_caching and workload.trace.hashes is None:
-        return ["prefix caching finds nothing: the workload does not say which prompts share a prefix"]
-    return []
+        notes.append("prefix caching finds nothing: the workload does not say which prompts share a prefix")
+    if scenario.policies.router.name == "session_affinity" and not (workload.trace.session >= 0).any():
+        notes.append(
+            "policies.router: session_affinity acts as least_loaded: the workload does not say which requests "
+            "belong to one session"
+        )
+    return notes

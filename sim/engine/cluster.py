@@ -18,13 +18,15 @@ from sim.engine.records import RequestLog, StepColumns
 from sim.engine.replica import Replica
 from sim.engine.request import RequestTable
 from sim.engine.request import Sequence as Running
+from sim.errors import ConfigError
+from sim.kv.allocators.cached_paged import CachedPagedAllocator
 from sim.kv.build import KvSetup, build_allocator
 from sim.kv.pools.build import build_pools
 from sim.links.network import Network
 from sim.metrics import Requests
 from sim.qos.connections import Connections
 from sim.qos.contract import Contracts
-from sim.routing.decision import ReplicaView, RequestView, Router, RouterConfig
+from sim.routing.decision import Changes, ReplicaView, RequestView, Router, RouterConfig
 from workloads.answers import sequence_hashes
 from workloads.tenants import own_namespace
 from workloads.trace import BlockHashes, Trace
@@ -61,15 +63,31 @@ class Cluster:
         self._share = max(self._count / 100, 1.0)
         self._next_share = self._share
         self._request = RequestView(table)
+        # In the order of the replicas, where they report what they cache.
+        self._watched: list[CachedPagedAllocator] = []
         self._views: list[ReplicaView] = []
         self._router = router
         self._rng = rng
         self._delay_ns = signal_delay_ns
-        self._reports: deque[tuple[int, int, int]] = deque()  # (when known, replica, requests finished)
+        # (when known, replica, requests finished, what came into its prefix cache and went)
+        self._reports: deque[tuple[int, int, int, Changes | None]] = deque()
 
     def add(self, replica: Replica) -> None:
         self.replicas.append(replica)
         self._views.append(ReplicaView(replica.index))
+
+    def watch_caches(self) -> None:
+        """Let replicas report what is in their prefix caches."""
+        for replica, view in zip(self.replicas, self._views, strict=True):
+            cache = replica.core.allocator
+            if not isinstance(cache, CachedPagedAllocator):
+                raise ConfigError(
+                    "policies.router.signal: cached needs replicas with one prefix cache each, and these have "
+                    f"{type(cache).__name__}; take own"
+                )
+            cache.watch_cache()
+            view.learn(0, cache.cache_changes())
+            self._watched.append(cache)
 
     def arrive(self, index: int) -> None:
         """A request reaches the router now."""
@@ -79,8 +97,8 @@ class Cluster:
             return
         now = self.env.now_ns
         while self._reports and self._reports[0][0] <= now:
-            _, replica, count = self._reports.popleft()
-            self._views[replica].in_flight -= count
+            _, replica, count, changes = self._reports.popleft()
+            self._views[replica].learn(count, changes)
         self._request.index = index
         chosen = self._router.route(self._request, self._views, now, self._rng)
         reason = self.replicas[chosen].submit(index)
@@ -91,14 +109,18 @@ class Cluster:
             self._close([index])
             self._done([index])
 
-    def finished(self, replica: Replica, sequences: Sequence[Running]) -> None:
+    def stepped(self, replica: Replica, sequences: Sequence[Running]) -> None:
+        """A step of a replica is over that computed prompts, or in which these sequences finished."""
+        changes = self._watched[replica.index].cache_changes() if self._watched else None
+        if not sequences and changes is None:
+            return
         now = self.env.now_ns
         for seq in sequences:
             self.requests.finish(seq, replica.index, now)
         if self._delay_ns:
-            self._reports.append((now + self._delay_ns, replica.index, len(sequences)))
+            self._reports.append((now + self._delay_ns, replica.index, len(sequences), changes))
         else:
-            self._views[replica.index].in_flight -= len(sequences)
+            self._views[replica.index].learn(len(sequences), changes)
         indices = [seq.index for seq in sequences]
         self._close(indices)
         self._done(indices)
@@ -187,7 +209,9 @@ def run_cluster(
     for index in range(replicas):
         core = engine.build(table, cost)
         links = None if network is None else network.replicas[index]
-        cluster.add(Replica(env, index, core, cost, cluster.finished, fast_forward=fast_forward, links=links))
+        cluster.add(Replica(env, index, core, cost, cluster.stepped, fast_forward=fast_forward, links=links))
+    if router.watches_caches:
+        cluster.watch_caches()
     client = Client(env, table, cluster.arrive, max_concurrency)
     cluster.on_done = client.done
     collecting = gc.isenabled()

@@ -26,7 +26,10 @@ MOST_STEPS = 4096  # bounds the memory of a window; a longer one is taken in pie
 
 
 class Replica:
-    """Drives an engine through simulated time. `on_finished(replica, sequences)` runs at the end of a step."""
+    """Drives an engine through simulated time.
+
+    `on_step(replica, finished)` runs at the end of a step that computed prompts or finished sequences.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class Replica:
         index: int,
         core: EngineCore,
         cost: StepCost,
-        on_finished: Callable[[Replica, list[Sequence]], None],
+        on_step: Callable[[Replica, list[Sequence]], None],
         *,
         fast_forward: bool = True,
         links: ReplicaLinks | None = None,
@@ -47,7 +50,7 @@ class Replica:
         self._cost: StepCost | SharedCost = cost
         if links is not None:
             self._cost = links.connect(cost, self._cut, self._landed)
-        self._on_finished = on_finished
+        self._on_step = on_step
         self._fast_forward = fast_forward
         self._woken = Signal(env)
         self._window: _Window | None = None  # the one that runs and was not cut yet
@@ -110,8 +113,8 @@ class Replica:
             if links is not None:
                 links.ran(steps)
                 links.send(core.take_transfers())
-            if finished:
-                self._on_finished(self, finished)
+            if finished or plan.chunks:
+                self._on_step(self, finished)
             if env.peek() == now:  # whatever else happens now comes before the next step starts
                 yield At(env, 0, Priority.STEP_START)
 

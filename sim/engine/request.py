@@ -6,7 +6,7 @@ from array import array
 
 import numpy as np
 
-from sim.kv.allocators.decision import Contents, Holding
+from sim.kv.allocators.decision import NO_BLOCKS, Contents, Holding
 from workloads.trace import BlockHashes, Trace
 
 _MOST_BLOCKS = 1 << 22  # of one sequence
@@ -26,10 +26,17 @@ class RequestTable:
         self.input_tokens = trace.input_tokens.data
         self.output_tokens = trace.output_tokens.data
         self.priority = trace.priority.data
+        self.session = trace.session.data
         self.tenant = trace.tenant.data
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
+
+    def prompt_blocks(self, index: int) -> Contents:
+        """Content of the full blocks of the prompt, as far as it can be found again."""
+        if self._hashes is None:
+            return NO_BLOCKS
+        return self._hashes.of(index)[: self.input_tokens[index] // self._hashes.block_tokens]
 
     def contents(self, index: int, block_size: int) -> Contents:
         """Content of every full block that the sequence will ever fill; what nobody shares is a number of its own."""

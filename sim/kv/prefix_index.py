@@ -24,9 +24,20 @@ class PrefixIndex:
         self._content = np.full(num_blocks, _NOTHING, dtype=np.int64)
         self._slot_of: dict[int, int] = {}
         self._twins: dict[int, list[int]] = {}
+        self._changed: set[int] | None = None
 
     def __len__(self) -> int:
         return len(self._slot_of)
+
+    def watch(self) -> None:
+        """Note from now on what changes, for `changes`."""
+        self._changed = set(self._slot_of)
+
+    def changes(self) -> tuple[set[int], set[int]]:
+        """Contents that have come and that have gone since the last call, as far as they did not go and come back."""
+        changed, self._changed = self._changed or set(), set()
+        here = changed & self._slot_of.keys()
+        return here, changed - here
 
     def leading_run(self, contents: Int64) -> Int64:
         """Blocks that hold the longest known prefix of `contents`."""
@@ -50,6 +61,8 @@ class PrefixIndex:
     def store(self, contents: Int64, slots: Int64) -> None:
         """Say what blocks hold now; they held nothing before."""
         self._content[slots] = contents
+        if self._changed is not None:
+            self._changed.update(contents.tolist())
         slot_of = self._slot_of
         for content, slot in zip(contents.tolist(), slots.tolist(), strict=True):
             if slot_of.setdefault(content, slot) != slot:
@@ -73,6 +86,8 @@ class PrefixIndex:
         for content, slot in pairs:
             twins = self._twins.get(content)
             if twins is None:
+                if self._changed is not None:
+                    self._changed.add(content)
                 del self._slot_of[content]
                 continue
             if self._slot_of[content] == slot:

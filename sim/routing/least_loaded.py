@@ -16,6 +16,7 @@ class LeastLoaded(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     reads_prefixes: ClassVar[bool] = False
+    watches_caches: ClassVar[bool] = False
 
     name: Literal["least_loaded"] = "least_loaded"
 

@@ -16,6 +16,7 @@ class RoundRobin(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     reads_prefixes: ClassVar[bool] = False
+    watches_caches: ClassVar[bool] = False
 
     name: Literal["round_robin"] = "round_robin"
 

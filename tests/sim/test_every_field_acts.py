@@ -66,7 +66,7 @@ OTHER_VALUES = {
     "cluster.replicas": [1],
     "cluster.signal_delay_ms": [500],
     "cluster.price_per_gpu_hour": None,  # a price changes costs, which a run does not have: see tests of plan
-    "policies.router": ["round_robin"],
+    "policies.router": ["round_robin", "power_of_two"],
     "policies.batcher": ["continuous", "static_batch", {"name": "dynamic_chunked", "target_tpot_ms": 8}],
     "policies.allocator": [
         {"name": "contiguous", "reserve": "exact"},
@@ -114,7 +114,12 @@ POLICY_OPTIONS = {
         },
         "continuous": {},
     },
-    "router": {"least_loaded": {}, "round_robin": {}},
+    "router": {
+        **{name: {} for name in ("least_loaded", "power_of_two", "round_robin")},
+        # These act on sessions and their prefixes: tested below.
+        "prefix_affinity": {"max_imbalance": None, "signal": None, "remember_blocks": None},
+        "session_affinity": {"max_imbalance": None},
+    },
     "allocator": {
         "paged": {},
         "contiguous": {"reserve": "exact", "placement": "buddy"},
@@ -256,6 +261,30 @@ def test_who_comes_first_acts_where_prompts_share_prefixes():
         assert first != outcome(f"policies.batcher={fcfs}", raw=raw)
         for option in ("lookahead: 2", "max_overtaken: 1"):
             assert outcome(f"policies.batcher={{name: {name}, {option}}}", raw=raw) != first
+
+
+def test_affinities_act_where_prompts_share_prefixes():
+    sessions = {"turns": 5, "system_prompt_tokens": 64, "system_prompts": 6, "turn_gap_s": 0.5}
+    workload = {**BASE["workload"], "input_tokens": 90, "output_tokens": 30, "sessions": sessions}
+    engine = {**BASE["engine"], "enable_prefix_caching": True, "num_gpu_blocks_override": 60}
+    engine["max_model_len"] = 900
+    raw = {**BASE, "workload": workload, "engine": engine, "cluster": {"replicas": 3}}
+    routers = [
+        "least_loaded",
+        "prefix_affinity",
+        "{name: prefix_affinity, max_imbalance: 0}",
+        "{name: prefix_affinity, signal: cached}",
+        "{name: prefix_affinity, remember_blocks: 20}",
+        "session_affinity",
+        "{name: session_affinity, max_imbalance: 0}",
+    ]
+    outcomes = [outcome(f"policies.router={router}", raw=raw) for router in routers]
+    assert len(set(outcomes)) == len(outcomes)
+    for policy in ("router=prefix_affinity", "batcher=prefix_first", "batcher={name: static_batch, group_by: prefix}"):
+        with pytest.raises(ConfigError, match="set engine.enable_prefix_caching: true"):
+            load_scenario(raw, ["engine.enable_prefix_caching=false", f"policies.{policy}"])
+    with pytest.raises(ConfigError, match="remember_blocks acts with signal: own"):
+        load_scenario(raw, ["policies.router={name: prefix_affinity, signal: cached, remember_blocks: 9}"])
 
 
 def test_evictions_differ_on_a_small_cache():

@@ -23,9 +23,14 @@ from sim.kv.allocators.grow import Grow
 from sim.kv.allocators.shrinking_paged import ShrinkingPaged
 from sim.kv.allocators.size_class import SizeClassConfig
 from sim.kv.compression import KvCompression
+from sim.kv.eviction.lfu import Lfu
+from sim.kv.eviction.ttl import Ttl
 from sim.metrics import kv_usage, serving_metrics, stage_statistics
 from sim.routing.least_loaded import LeastLoaded
+from sim.routing.power_of_two import PowerOfTwo
+from sim.routing.prefix_affinity import PrefixAffinity
 from sim.routing.round_robin import RoundRobin
+from sim.routing.session_affinity import SessionAffinity
 from tests.sim.doubles import TINY, AffineCost, ClosedFormProfile, EveryOther
 from tests.sim.engines import run, trace_of
 from tests.sim.sessions import session_trace, sessions
@@ -77,6 +82,7 @@ batchers = st.one_of(
         kv_headroom=st.sampled_from([0.0, 0.3]),
     ),
 )
+ROUTERS = [LeastLoaded(), PowerOfTwo(), PrefixAffinity(max_imbalance=1), RoundRobin(), SessionAffinity()]
 costs = st.builds(
     AffineCost,
     base_ns=st.sampled_from([1, 500, 1000, 2000]),
@@ -138,7 +144,7 @@ def assert_the_same_either_way(trace: Trace, cost: StepCost, blocks: int, **opti
     seats=st.integers(1, 8),
     budget=st.integers(8, 130),
     replicas=st.integers(1, 3),
-    router=st.sampled_from([LeastLoaded(), RoundRobin()]),
+    router=st.sampled_from(ROUTERS),
     concurrency=st.one_of(st.none(), st.integers(1, 10)),
     delay=st.sampled_from([0, 1000, 3500]),
 )
@@ -233,7 +239,7 @@ def test_records_are_identical_where_kv_shrinks_with_age(
     seats=st.integers(1, 8),
     budget=st.integers(8, 130),
     replicas=st.integers(1, 3),
-    router=st.sampled_from([LeastLoaded(), RoundRobin()]),
+    router=st.sampled_from(ROUTERS),
     concurrency=st.one_of(st.none(), st.integers(1, 5)),
     delay=st.sampled_from([0, 1000, 3500]),
     longest=st.sampled_from([100, 10**6]),
@@ -256,4 +262,37 @@ def test_turns_that_wait_for_answers(
         signal_delay_ns=delay,
         max_model_len=longest,
         prefix_caching=caching,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    talks=sessions,
+    batcher=batchers,
+    cost=costs,
+    blocks=st.integers(24, 60),
+    seats=st.integers(1, 4),
+    replicas=st.integers(2, 3),
+    router=st.builds(
+        PrefixAffinity, max_imbalance=st.integers(0, 3), signal=st.just("cached"), remember_blocks=st.none()
+    ),
+    eviction=st.sampled_from([None, Lfu(), Ttl(ttl_s=2e-5)]),
+    delay=st.sampled_from([0, 1000, 3500]),
+)
+def test_routers_that_know_what_is_cached(
+    talks, batcher, cost, blocks, seats, replicas, router, eviction, delay
+):
+    """Caches change in the middle of what is taken at once, and a router may only see that afterwards."""
+    assert_the_same_either_way(
+        session_trace(talks, 4, closed=False),
+        cost,
+        blocks,
+        batcher=batcher,
+        router=router,
+        max_num_seqs=seats,
+        max_num_batched_tokens=max(90, getattr(batcher, "chunk_tokens", None) or 0),
+        replicas=replicas,
+        signal_delay_ns=delay,
+        prefix_caching=True,
+        eviction=eviction,
     )

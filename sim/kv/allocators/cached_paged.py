@@ -60,6 +60,14 @@ class CachedPagedAllocator(PagedAllocator):
         claim.prefix = self._index.leading_run(claim.contents[: (claim.tokens - 1) // self.block_size])
         return claim.prefix.size * self.block_size
 
+    def watch_cache(self) -> None:
+        """Note from now on what comes into the cache and goes, for `cache_changes`."""
+        self._index.watch()
+
+    def cache_changes(self) -> tuple[set[int], set[int]]:
+        """Contents that have come and that have gone since the last call."""
+        return self._index.changes()
+
     def claimed_blocks(self, claim: Claim) -> int:
         """The blocks beyond the prefix, and those of the prefix that are free themselves."""
         prefix = claim.prefix

@@ -26,10 +26,17 @@ class EvictingPagedAllocator(CachedPagedAllocator):
         return len(self._idle) - len(self._policy.expired(self.now_ns))  # which go at the next look-up
 
     def find_prefix(self, claim: Claim) -> int:
+        self._drop_expired()
+        return super().find_prefix(claim)
+
+    def cache_changes(self) -> tuple[set[int], set[int]]:
+        self._drop_expired()
+        return super().cache_changes()
+
+    def _drop_expired(self) -> None:
         expired = self._policy.expired(self.now_ns)
         if expired:
             self._queue.push(self._evict(expired))
-        return super().find_prefix(claim)
 
     def _share(self, holding: CachedHolding, prefix: Contents) -> None:
         contents = self._index.content_of(prefix).tolist()

@@ -97,7 +97,7 @@ def test_the_group_of_the_last_goes_on_and_then_that_of_the_oldest(queue, taken,
 @given(queue=queues, lookahead=st.integers(1, 8))
 def test_the_longest_cached_prefix_is_first_and_the_older_of_equals(queue, lookahead):
     seen = queue.waiting[:lookahead]
-    expected = sorted(range(len(seen)), key=lambda place: (-seen[place][1], place))[0]
+    expected = min(range(len(seen)), key=lambda place: (-seen[place][1], place))
     if seen[0][2] >= 2:
         expected = 0
     assert AgedOrder(LongestPrefix(), lookahead, 2).choose(queue, 0) == expected
