@@ -39,6 +39,14 @@ class OwnSummary(_Part):
     rejected: dict[str, int] = {}
     extrapolated: dict[str, Any] = {}
     warnings: list[str] = []
+    kv_internal_waste_mean: float | None = None
+    kv_fragmentation_mean: float | None = None
+    links: dict[str, dict[str, Any]] = {}
+    transfer_wait_s: float | None = None
+    prefetch: dict[str, Any] | None = None
+    kv_tiers: dict[str, Any] | None = None
+    kv_compression: dict[str, Any] | None = None
+    tenants: dict[str, dict[str, Any]] = {}
 
 
 class Summary(_Part):

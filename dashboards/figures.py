@@ -136,8 +136,8 @@ def timeline(
     return figure
 
 
-def stacked_shares(parts: Mapping[str, Band], end_s: float) -> go.Figure:
-    """What a whole was made of over time [%]: stacked areas of bucket means, the first at the bottom."""
+def stacked(parts: Mapping[str, Band], end_s: float, unit: str, whole: float | None = None) -> go.Figure:
+    """What a sum was made of over time: stacked areas of bucket means, the first at the bottom, up to `whole`."""
     figure = _figure(height=300, legend=True)
     for index, (name, share) in enumerate(parts.items()):
         colour = theme.OWNERS[index % len(theme.OWNERS)]
@@ -150,11 +150,30 @@ def stacked_shares(parts: Mapping[str, Band], end_s: float) -> go.Figure:
             mode="lines",
             line={"color": colour, "width": 0.5},
             fillcolor=f"{colour}B0",
-            hovertemplate="%{y:.1f}%<extra>%{fullData.name}</extra>",
+            hovertemplate=f"%{{y:,.4~r}} {label(unit)}<extra>%{{fullData.name}}</extra>",
         )
     figure.update_xaxes(title_text="time [s]", range=[0, end_s])
-    figure.update_yaxes(title_text="share [%]", range=[0, 100])
+    figure.update_yaxes(title_text=label(unit), rangemode="tozero")
+    if whole is not None:
+        figure.update_yaxes(range=[0, whole])
     figure.update_layout(hovermode="x unified")
+    return figure
+
+
+def grouped_bars(bars: Mapping[str, Mapping[str, float]], unit: str) -> go.Figure:
+    """A group of bars for each arm: what it had of each part."""
+    figure = _figure(height=300)
+    for index, (name, parts) in enumerate(bars.items()):
+        figure.add_bar(
+            x=[label(part) for part in parts],
+            y=list(parts.values()),
+            name=label(name),
+            legendgroup=f"arm-{index}",
+            marker={"color": theme.arm_colour(index)},
+            hovertemplate=f"%{{x}}: %{{y:,.4~r}} {label(unit)}<extra>%{{fullData.name}}</extra>",
+        )
+    figure.update_layout(barmode="group")
+    figure.update_yaxes(title_text=label(unit), rangemode="tozero")
     return figure
 
 

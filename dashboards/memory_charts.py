@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from dashboards import figures
@@ -22,6 +24,13 @@ PANELS = {
     "cached": "Prefix cache, held by nobody [% of KV]",
     "fragmentation": "External fragmentation F [%]",
     "hit_rate": "Prefix cache: tokens found [% of those looked up]",
+}
+FATES = {
+    "demand_bytes": "demanded",
+    "useful_bytes": "useful",
+    "late_bytes": "late",
+    "wasted_bytes": "wasted",
+    "evicting_bytes": "evicting",
 }
 OWNERS = {
     "stored": "tokens of running sequences",
@@ -62,6 +71,65 @@ def occupancy(content: Content) -> list[Plot]:
     return plots
 
 
+def access_maps(content: Content) -> list[Plot]:
+    """Where decode steps read KV: layer groups against the distance from the end [O4]."""
+    plots: list[Plot] = []
+    for name, run in content.runs.items():
+        if run.kv_access is None or not run.kv_access["page_reads"].sum():
+            continue
+        group, distance = (run.kv_access[key].astype(np.int64) for key in ("group", "from_tokens"))
+        bins = np.unique(distance)
+        reads = np.zeros((int(group.max()) + 1, bins.size))
+        np.add.at(reads, (group, np.searchsorted(bins, distance)), run.kv_access["page_reads"])
+        share = reads * 100 / np.maximum(reads.sum(axis=1, keepdims=True), 1)
+        far = float(reads[:, bins >= 128].sum() / reads.sum())
+        ends = [*(f"{low:,} to {high - 1:,}" for low, high in pairwise(bins)), f"{bins[-1]:,} and more"]
+        plots.append(
+            Plot(
+                f"access-{len(plots)}",
+                f"KV reads by layer and distance{f': {name}' if len(content.runs) > 1 else ''}",
+                figures.heat_map(
+                    ends,
+                    [str(index) for index in range(reads.shape[0])],
+                    share,
+                    ("tokens back from the end", "group of layers", "reads [%]"),
+                ),
+                [f"{percent(far)} of all page reads reach 128 tokens or more back."],
+                "Each row adds up to 100%: how far back a group of layers reads. The access pattern is the "
+                "scenario's (kv_access), an assumption or a recording.",
+            )
+        )
+    return plots
+
+
+def prefetch_bars(content: Content) -> list[Plot]:
+    """What became of the bytes that each arm prefetched, and what its steps had to wait for."""
+    accounts = {
+        name: run.summary.sim.prefetch for name, run in content.runs.items() if run.summary.sim.prefetch
+    }
+    if not accounts:
+        return []
+    fates = {key: title for key, title in FATES.items() if any(a.get(key) for a in accounts.values())}
+    bars = {
+        name: {title: float(account.get(key) or 0) / 1e9 for key, title in fates.items()}
+        for name, account in accounts.items()
+    }
+    return [
+        Plot(
+            "prefetch",
+            "Prefetched and demanded KV",
+            figures.grouped_bars(bars, "GB"),
+            [
+                f"{name}: {percent(float(account['hit_rate']))} of the reads found their page in HBM."
+                for name, account in accounts.items()
+                if isinstance(account.get("hit_rate"), float)
+            ],
+            "Useful: read after it had come. Late: a step waited for the rest. Wasted: gone unread. Evicting: "
+            "pushed out a page that was then demanded.",
+        )
+    ]
+
+
 def _bands(run: Run, end_s: float) -> dict[str, Band]:
     bands = memory_bands(run.timeline, run.usable_blocks, run.block_size, end_s, BUCKETS)
     found = hit_rate(run.timeline, end_s, BUCKETS // COARSER)
@@ -78,7 +146,7 @@ def _owners(index: int, title: str, bands: dict[str, Band], end_s: float) -> Plo
     return Plot(
         f"occupancy-{index}",
         f"KV memory by owner{title}",
-        figures.stacked_shares(parts, end_s),
+        figures.stacked(parts, end_s, "% of KV", whole=100),
         [f"Means over the run: {', '.join(f'{name} {percent(mean)}' for name, mean in means.items())}."],
         "Shares of the KV memory of all replicas; what is missing to 100% is free and holds nothing.",
     )

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards import basis, charts, memory_charts, tables, words
+from dashboards import basis, charts, link_charts, memory_charts, memory_tables, tables, words
 from dashboards.content import Content, read_directories
 from dashboards.page import Plot, legend, page, plot_html, section, text
 from workloads.errors import ConfigError
@@ -51,7 +51,7 @@ def report_html(content: Content) -> str:
             ),
             section("Where the time goes", *map(plot_html, charts.stages(content))),
             section("Over time", *([switches] if names else []), *map(plot_html, charts.over_time(content))),
-            section("KV memory", *map(plot_html, memory_charts.occupancy(content))),
+            _memory(content),
             section("Capacity plan", basis.plan_facts(content), _grid(charts.plan(content))),
             section("What this stands on", basis.facts(content), basis.definitions()),
             "</main>",
@@ -61,6 +61,20 @@ def report_html(content: Content) -> str:
 
 def _grid(plots: Sequence[Plot]) -> str:
     return f'<div class="grid">{"".join(map(plot_html, plots))}</div>' if plots else ""
+
+
+def _memory(content: Content) -> str:
+    return section(
+        "KV memory",
+        *map(plot_html, memory_charts.occupancy(content)),
+        memory_tables.tenants(content),
+        memory_tables.tiers(content),
+        memory_tables.compression(content),
+        _grid(memory_charts.prefetch_bars(content)),
+        _grid(memory_charts.access_maps(content)),
+        link_charts.link_table(content),
+        _grid(link_charts.link_use(content)),
+    )
 
 
 def _verdict(content: Content) -> str:

@@ -27,6 +27,8 @@ LOCK = "scenario.lock.yaml"
 SUMMARY = "summary.json"
 REQUESTS = "requests.parquet"
 TIMELINE = "timeline.parquet"
+LINKS = "links.parquet"
+KV_ACCESS = "kv_access.parquet"
 COMPARISON = "comparison.json"
 PLAN = "plan.json"
 ARMS = "arms"
@@ -45,6 +47,17 @@ TIMELINE_NUMBERS = (
 )
 
 
+ACCESS_NUMBERS = ("group", "from_tokens", "page_reads")
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Who moved how much over which link: numbers t_s, replica, bytes_per_s; names link, owner."""
+
+    numbers: dict[str, Float64]
+    names: dict[str, NDArray[np.str_]]
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A run directory. Columns are float64, with NaN for null."""
@@ -57,6 +70,8 @@ class Run:
     requests: dict[str, Float64]
     timeline: dict[str, Float64]
     block_size: int = 16
+    links: Rates | None = None
+    kv_access: dict[str, Float64] | None = None
 
     @property
     def usable_blocks(self) -> int:
@@ -89,6 +104,10 @@ def read_run(directory: Path, name: str | None = None) -> Run:
         requests=_columns(directory / REQUESTS, REQUEST_NUMBERS, prefix="stage_"),
         timeline=_columns(directory / TIMELINE, TIMELINE_NUMBERS, optional=COLUMNS),
         block_size=lock.scenario.engine.block_size,
+        links=_rates(directory / LINKS),
+        kv_access=_columns(directory / KV_ACCESS, ACCESS_NUMBERS)
+        if (directory / KV_ACCESS).is_file()
+        else None,
     )
 
 
@@ -176,6 +195,23 @@ def _validated(model: type[Section], document: Any, path: Path) -> Section:  # n
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "document"
         raise ConfigError(f"{path}: {field}: {first['msg']}") from error
+
+
+def _rates(path: Path) -> Rates | None:
+    """Read links.parquet; None where a run had no transfers."""
+    if not path.is_file():
+        return None
+    import pyarrow as pa  # noqa: PLC0415  only where a run is read
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    def read() -> dict[str, NDArray[np.str_]]:
+        table = pq.read_table(path, columns=["link", "owner"])
+        return {
+            name: table[name].to_numpy(zero_copy_only=False).astype(np.str_) for name in ("link", "owner")
+        }
+
+    names = _read(path, read, (pa.lib.ArrowException, KeyError, ValueError, TypeError))
+    return Rates(_columns(path, ("t_s", "replica", "bytes_per_s")), names)
 
 
 def _columns(

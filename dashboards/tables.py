@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dashboards.content import ArmResult, Content
 from dashboards.documents import Difference
@@ -51,6 +51,15 @@ def arms_table(content: Content) -> str:
         f"<caption><span>{text(_caption(content))}</span></caption>"
         f"<thead><tr>{''.join(head)}</tr></thead>{''.join(bodies)}</table></div>"
     )
+
+
+def facts_table(caption: str, rows: Mapping[str, Mapping[str, str]]) -> str:
+    """Rows of facts under the names of the first row's."""
+    heads = list(next(iter(rows.values()), {}))
+    body = "".join(
+        _row(title, [text(facts.get(head, "-")) for head in heads]) for title, facts in rows.items()
+    )
+    return _table(caption, ["", *heads], body)
 
 
 def higher_is_better(metric: str) -> bool:
