@@ -83,5 +83,5 @@ def _link(index: int, arm: str, run: Run, kind: str) -> Plot:
         title,
         figures.stacked(parts, end_s, "GB/s"),
         [f"Moved: {', '.join(f'{owner} {number(total)} GB' for owner, total in moved.items())}."],
-        "Transfers by owner, summed over the replicas; the traffic of the engine's own steps is in the table.",
+        "By owner, summed over the replicas; `step` is the engine's own traffic, as a mean over points of the run.",
     )
