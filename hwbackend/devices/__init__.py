@@ -1,0 +1,1 @@
+"""Devices, one a file: the CPU by NumPy, a GPU by CuPy."""
