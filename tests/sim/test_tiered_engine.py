@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,10 +12,12 @@ from sim.kv.eviction.fifo import Fifo
 from sim.kv.eviction.length_aware import LengthAware
 from sim.kv.eviction.lfu import Lfu
 from sim.kv.eviction.ttl import Ttl
+from sim.kv.prefetch.session import Session
 from tests.sim.engines import trace_of, with_prefixes
 from tests.sim.test_prefix_cache import loads, workload
 from tests.sim.tiers import BLOCK, TierMachine, tier_setup
 from workloads.answers import sequence_hashes
+from workloads.trace import BlockHashes, Trace
 
 tiers = st.builds(
     tier_setup,
@@ -68,3 +71,152 @@ def test_every_block_read_holds_what_it_should(load, setup, blocks, seats, batch
     assert account.hbm_tokens + account.arriving_tokens + account.reloaded_tokens == core.prefix_hits
     assert account.arriving_tokens + account.reloaded_tokens == core.loaded_hits
     assert (account.reloaded + account.swapped_in) * BLOCK == account.reloaded_tokens
+
+
+sessions = st.lists(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 14), st.integers(1, 9)), min_size=1, max_size=5),
+    min_size=1,
+    max_size=5,
+)
+"""Of each session its turns: (gap before it, in 50 ns; new tokens; output tokens)."""
+
+
+def turns_trace(load):
+    """Turns that repeat their session's prompts and answers, at times of their own."""
+    rows = []
+    for session, turns in enumerate(load):
+        at, history = 20 * session, 0
+        for gap, new, output in turns:
+            at += 50 * gap + 1
+            prompt = history + new
+            rows.append((at, prompt, output, session))
+            history = prompt + output
+    rows.sort()
+    arrivals, prompts, outputs, of = (list(column) for column in zip(*rows, strict=True))
+    ids = []
+    for i, (prompt, session) in enumerate(zip(prompts, of, strict=True)):
+        full = prompt // BLOCK
+        ids += [1000 * (session + 1) + block for block in range(full)]
+        ids += [10**6 + i] * (-(-prompt // BLOCK) - full)
+    counts = [-(-prompt // BLOCK) for prompt in prompts]
+    return Trace.build(arrivals, prompts, outputs, session=of, hashes=BlockHashes.build(BLOCK, counts, ids))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    load=sessions,
+    setup=tiers,
+    blocks=st.integers(30, 50),
+    gap=st.sampled_from([None, 3e-7, 2e-6]),
+    lead=st.sampled_from([0.0, 2e-7]),
+    share=st.sampled_from([0.1, 1.0]),
+    slowness=st.sampled_from([0, 1, 7]),
+    eviction=st.sampled_from([None, Lfu()]),
+)
+def test_every_prefetched_block_has_one_fate(load, setup, blocks, gap, lead, share, slowness, eviction):
+    """And the bytes are right, whatever is brought back when."""
+    trace = turns_trace(load)
+    run = TierMachine(
+        trace,
+        sequence_hashes(trace, BLOCK),
+        setup,
+        blocks=blocks,
+        eviction=eviction,
+        prefetch=Session(expected_gap_s=gap, lead_s=lead, share=share),
+        transfer_ns=lambda transfer: slowness * transfer.num_bytes,
+    ).run()
+    core = run.core
+    fates = core.allocator.prefetch_account
+    unread = core.allocator._prefetch._unread
+    assert fates.unread == len(unread)
+    assert core.allocator._index.unknown(np.array(sorted(unread), dtype=np.int64)).sum() == 0
+    assert fates.issued <= core.allocator.account.prefetched
+    assert min(fates.useful, fates.late, fates.wasted, fates.evicting) >= 0
+
+
+def three_turns(prefetch, last=0):
+    """A session of 40 tokens, another of 48 at 8,000 ns that pushes most of it out of HBM, and one's next turn."""
+    known = [*range(10)], [*range(100, 112)]
+    trace = Trace.build(
+        [0, 8_000, 20_000],
+        [40, 48, len(known[last]) * BLOCK + 4],
+        [5, 5, 5],
+        session=[0, 1, last],
+        hashes=BlockHashes.build(
+            BLOCK, [10, 12, len(known[last]) + 1], [*known[0], *known[1], *known[last], 99]
+        ),
+    )
+    hashes = sequence_hashes(trace, BLOCK)
+    run = TierMachine(trace, hashes, tier_setup(100, reload="always"), blocks=16, prefetch=prefetch).run()
+    return run.core.allocator
+
+
+def test_a_turn_finds_what_was_brought_back_for_it():
+    """Eight of its blocks were lost. They take 800 ns to come, and are sent for 5,000 ns before the turn."""
+    without = three_turns(None)
+    assert (without.account.hbm_tokens, without.account.host_tokens) == (12, 28)
+    brought = three_turns(Session(expected_gap_s=19.5e-6, lead_s=5e-6, share=1.0))
+    assert (brought.account.hbm_tokens, brought.account.host_tokens) == (40, 0)
+    fates = brought.prefetch_account
+    assert (fates.useful, fates.late, fates.evicting) == (7, 0, 0)
+
+
+def test_a_turn_that_comes_too_early_waits_for_the_rest():
+    """They are sent for 200 ns before."""
+    brought = three_turns(Session(expected_gap_s=19.5e-6, lead_s=2e-7, share=1.0))
+    account, fates = brought.account, brought.prefetch_account
+    assert (account.hbm_tokens, account.arriving_tokens, account.host_tokens) == (12, 28, 0)
+    assert (fates.useful, fates.late) == (0, 7)
+
+
+def test_what_nobody_asks_for_is_wasted_once_it_is_overwritten():
+    """The first session is expected too early: 12,500 ns. The other's turn at 20,000 lacks what gave way to it."""
+    brought = three_turns(Session(expected_gap_s=12e-6, lead_s=0.0, share=1.0), last=1)
+    assert brought.prefetch_account.evicting == 7
+    assert brought.prefetch_account.wasted == 8
+
+
+def test_no_more_than_its_share_of_free_blocks_is_taken():
+    """A quarter of the 13 that are free, three being its own."""
+    brought = three_turns(Session(expected_gap_s=19.5e-6, lead_s=5e-6, share=0.25))
+    assert (brought.account.hbm_tokens, brought.account.host_tokens) == (12 + 12, 16)
+
+
+def test_the_gap_is_learnt():
+    trace = turns_trace([[(0, 8, 3), (40, 4, 3), (40, 4, 3)]])
+    run = TierMachine(
+        trace, sequence_hashes(trace, BLOCK), tier_setup(100), blocks=30, prefetch=Session(lead_s=0.0)
+    ).run()
+    ends = [301, 2302]  # three steps after the first two arrivals
+    gaps = [trace.arrival_ns[1] - ends[0], trace.arrival_ns[2] - ends[1]]
+    assert run.core.allocator._prefetch._expectations.gap_ns == sum(gaps) // 2
+
+
+def outcome(load, setup, **options):
+    run = machine(load, setup, **options).run()
+    return run.finished, run.finish_ns, run.cached, run.core.preemptions, run.core.prefix_hits
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    load=loads,
+    seats=st.integers(1, 5),
+    batcher=st.sampled_from([Chunked(), Continuous()]),
+    slowness=st.sampled_from([0, 1, 30]),
+)
+def test_copies_beside_an_engine_with_room_change_nothing(load, seats, batcher, slowness):
+    """Write-through with reload never, where links slow no step: the engine does what it does without tiers."""
+    options = {"blocks": 500, "seats": seats, "batcher": batcher}
+    options["transfer_ns"] = lambda transfer: slowness * transfer.num_bytes
+    setup = tier_setup(50, 50, reload="never")
+    assert outcome(load, setup, **options) == outcome(load, None, **options)
+
+
+@settings(max_examples=100, deadline=None)
+@given(load=loads, blocks=st.integers(14, 25), chunk=st.sampled_from([None, 9]))
+def test_copies_that_take_no_time_change_nothing(load, blocks, chunk):
+    """The same where blocks are short: one sequence at a time, since of several that end at once some wait."""
+    options = {"blocks": blocks, "seats": 1, "batcher": Chunked(chunk_tokens=chunk)}
+    options["transfer_ns"] = lambda transfer: 0
+    setup = tier_setup(300, reload="never")
+    assert outcome(load, setup, **options) == outcome(load, None, **options)

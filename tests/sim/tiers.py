@@ -8,6 +8,7 @@ from sim.engine.core import EngineCore
 from sim.engine.request import RequestTable
 from sim.kv.build import KvSetup, build_allocator
 from sim.kv.eviction.lru import Lru
+from sim.kv.tiers.prefetching import SessionPrefetch
 from sim.kv.tiers.rates import Rates
 from sim.kv.tiers.recompute import Recompute
 from sim.kv.tiers.reload import Reload
@@ -64,6 +65,7 @@ class TierMachine:
         budget=64,
         batcher=None,
         eviction=None,
+        prefetch=None,
         transfer_ns=lambda transfer: transfer.num_bytes,
         step_ns=100,
     ):
@@ -78,12 +80,21 @@ class TierMachine:
             max_model_len=1 << 30,
         )
         self.allocator = self.core.allocator
+        if prefetch is not None:
+            self.allocator.prefetch_with(
+                SessionPrefetch(
+                    prefetch.expectations(),
+                    trace.session.tolist().__getitem__,
+                    self.table.arrival_ns.__getitem__,
+                )
+            )
         self.now = 0
         self.hbm = {}  # content by block
         self.stored = {}  # bytes by (tier, content); never forgotten: whether they are still there is the tiers' word
         self.flying = []  # (when it lands, number, transfer)
         self.started = 0
         self.finished = []
+        self.finish_ns = {}
         self.cached = {}
         self._transfer_ns = transfer_ns
         self._step_ns = step_ns
@@ -128,7 +139,7 @@ class TierMachine:
             if "load" in t.route[-4:] and t.route != "offload"
             for slot in t.payload.slots
         }
-        chunks = {seq: new for seq, new in plan.chunks}
+        chunks = dict(plan.chunks)
         for seq in self.core.running:
             table = self.allocator.block_table(seq.kv)
             contents = self.table.contents(seq.index, BLOCK).tolist()
@@ -146,6 +157,7 @@ class TierMachine:
         done = self.core.commit(plan, 1, self.now)
         for seq in done:
             self.finished.append(seq.index)
+            self.finish_ns[seq.index] = self.now
             self.cached[seq.index] = seq.cached_tokens
 
     def _take(self):

@@ -16,7 +16,7 @@ an engine cannot know them, and a preempted sequence finds its own again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -30,6 +30,7 @@ from sim.kv.eviction.decision import Eviction
 from sim.kv.tiers.account import TierAccount
 from sim.kv.tiers.lower import LowerTiers
 from sim.kv.tiers.movement import Copy, Demotion, Load, Part
+from sim.kv.tiers.prefetching import PrefetchAccount, SessionPrefetch
 from sim.kv.tiers.reload import Queued
 from sim.kv.tiers.setup import TierSetup
 from sim.kv.tiers.store import TierStore
@@ -72,7 +73,18 @@ class TieredPagedAllocator(CachedPagedAllocator):
         self._swapped: set[int] = set()  # requests whose KV a preemption left below
         self._on_their_way: dict[Transfer, None] = {}
         self._held_back: list[Load] = []  # until no step waits for a copy
+        self._pins: dict[Load, TieredHolding] = {}  # of loads for no sequence
+        self._prefetch: SessionPrefetch | None = None
         self._found: tuple[Claim | None, list[bool]] = None, []  # for whom, and what lower tiers hold of it
+
+    def prefetch_with(self, prefetch: SessionPrefetch) -> None:
+        """From now on bring back what sessions are expected to ask for."""
+        self._prefetch = prefetch
+
+    @property
+    def prefetch_account(self) -> PrefetchAccount | None:
+        """What became of prefetched blocks; None where there is no prefetching."""
+        return None if self._prefetch is None else self._prefetch.account
 
     # One sequence.
 
@@ -103,6 +115,8 @@ class TieredPagedAllocator(CachedPagedAllocator):
         coming = prefix[resident:].tolist()
         loaded = claim.loading_tokens // self.block_size - len(coming)
         self._count(claim.tokens, resident, len(coming), below, loaded)
+        if self._prefetch is not None:
+            self._tell_prefetch(self._prefetch, claim, resident)
         holding = TieredHolding(claim.contents, claim.index)
         self.lower.touch(claim.contents[: prefix.size].tolist(), self.now_ns)
         self._share(holding, prefix)
@@ -127,6 +141,8 @@ class TieredPagedAllocator(CachedPagedAllocator):
         self._settle(holding)
         if not self._write_back:
             self._copy_new(holding)
+        if self._prefetch is not None:
+            self._prefetch.ended(holding.index, holding.contents[: holding.stored], self.now_ns)
         if holding.copies:
             self._ended[holding] = None
         else:
@@ -151,15 +167,16 @@ class TieredPagedAllocator(CachedPagedAllocator):
         for holding in [holding for holding in self._fresh if not holding.loads]:
             del self._fresh[holding]
             self._copy_new(holding)
+        if self._prefetch is not None:
+            for contents in self._prefetch.due(self.now_ns):
+                self._prefetch_session(self._prefetch, contents)
+            self.wake_ns = self._prefetch.next_ns
 
     def growth_limit(self, steps: int) -> int:
         """A step that would overwrite what no other tier has is looked at on its own."""
         limit = super().growth_limit(steps)
         need = self.growth(limit) if self._write_back and limit else 0
-        if not need:
-            return limit
-        kept = self._index.content_of(self._peek_free(need)).tolist()
-        safe = next((at for at, content in enumerate(kept) if self._only_here(content)), need)
+        safe = self._free_without_copy(need)
         return self.growth_within(safe, limit) if safe < need else limit
 
     # Transfers.
@@ -212,7 +229,7 @@ class TieredPagedAllocator(CachedPagedAllocator):
         return account
 
     def check_integrity(self, holdings: Iterable[PagedHolding]) -> None:
-        own = [*holdings, *self._ended]
+        own = [*holdings, *self._ended, *self._pins.values()]
         super().check_integrity(own)
         self.lower.check_integrity()
         held = set(np.concatenate([NO_BLOCKS, *(cast("TieredHolding", h).slots for h in own)]).tolist())
@@ -286,26 +303,32 @@ class TieredPagedAllocator(CachedPagedAllocator):
                 del self._ended[holding]
                 super().release(holding)
 
-    def _only_here(self, content: int) -> bool:
-        return content != -1 and not self.lower.knows(content)
+    def _free_without_copy(self, count: int) -> int:
+        """How many of the first `count` free blocks can be used before one that has to be written back."""
+        if not count or not self._write_back:
+            return count
+        kept = self._index.content_of(self._peek_free(count)).tolist()
+        only_here = (at for at, content in enumerate(kept) if content != -1 and not self.lower.knows(content))
+        return next(only_here, len(kept))
 
     def _next_free(self, count: int) -> Contents:
-        if not self._write_back:
+        if not self._write_back and self._prefetch is None:
             return super()._next_free(count)
         victims = self._peek_free(count)
         kept = self._index.content_of(victims)
         slots = super()._next_free(count)
         lost = kept != -1
         lost[lost] = self._index.unknown(kept[lost])  # else another block holds the same
-        gone: dict[int, int] = {}
-        for content, slot in zip(kept[lost].tolist(), victims[lost].tolist(), strict=True):
-            if not self.lower.knows(content):
-                gone.setdefault(content, slot)
-        self._save(list(gone), list(gone.values()))
+        gone = dict(zip(kept[lost].tolist(), victims[lost].tolist(), strict=True))
+        if self._prefetch is not None:
+            self._prefetch.gone(gone)
+        if self._write_back:
+            self._save({content: slot for content, slot in gone.items() if not self.lower.knows(content)})
         return slots
 
-    def _save(self, contents: list[int], slots: list[int]) -> None:
-        """Copy blocks to host memory that are about to be overwritten; the step waits."""
+    def _save(self, gone: Mapping[int, int]) -> None:
+        """Copy contents to host memory whose blocks are about to be overwritten; the step waits."""
+        contents, slots = list(gone), list(gone.values())
         count = self._reserve(contents, self._position[slots].tolist())
         if count:
             self.account.written_back += count
@@ -315,6 +338,8 @@ class TieredPagedAllocator(CachedPagedAllocator):
     def _remember(self, contents: Contents, slots: Contents, first: int) -> None:
         self._position[slots] = np.arange(first, first + slots.size)
         super()._remember(contents, slots, first)
+        if self._prefetch is not None:
+            self._prefetch.back(contents.tolist())
 
     # Loads.
 
@@ -384,6 +409,33 @@ class TieredPagedAllocator(CachedPagedAllocator):
             del self._arriving[slot]
         for holding in load.waiting:
             cast("TieredHolding", holding).loads.remove(load)
+        pin = self._pins.pop(load, None)
+        if pin is not None:
+            super().release(pin)
+
+    def _tell_prefetch(self, prefetch: SessionPrefetch, claim: Claim, resident: int) -> None:
+        assert claim.contents is not None
+        wanted = claim.contents[: (claim.tokens - 1) // self.block_size].tolist()
+        found = claim.prefix.size
+        prefetch.opened(claim.index, wanted[:resident], wanted[resident:found], wanted[found:])
+        self.wake_ns = prefetch.next_ns
+
+    def _prefetch_session(self, prefetch: SessionPrefetch, contents: Contents) -> None:
+        """Bring back what follows what HBM has of a session; as for a sequence, but none waits for it."""
+        claim = Claim(-1, contents.size * self.block_size + 1, 0, contents=contents)
+        CachedPagedAllocator.find_prefix(self, claim)
+        found = claim.prefix.size
+        pin = TieredHolding(contents, -1)
+        self._share(pin, claim.prefix)  # or it might have to make room for what follows it
+        below = self.lower.leading_run(contents[found:].tolist(), self.now_ns)
+        count = self._free_without_copy(min(prefetch.budget(self._free), len(below)))
+        if count:
+            prefetch.issuing(contents[found : found + count].tolist())
+            load = self._bring(pin, below[:count], "prefetch")
+            prefetch.issued()
+            self._pins[load] = pin
+        else:
+            super().release(pin)
 
     # Links.
 
@@ -410,3 +462,7 @@ class TieredPagedAllocator(CachedPagedAllocator):
 
 class TieredEvictingPagedAllocator(TieredPagedAllocator, EvictingPagedAllocator):
     """The same where blocks of HBM go in the order of an eviction policy."""
+
+    def _prefetch_session(self, prefetch: SessionPrefetch, contents: Contents) -> None:
+        shared = np.flatnonzero(contents < 0)  # from the first on that only its own sequence could find
+        super()._prefetch_session(prefetch, contents[: shared[0]] if shared.size else contents)
