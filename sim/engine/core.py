@@ -163,6 +163,8 @@ class EngineCore:
             return self._plan_prompts(chunks, preempted)
         if self.group.size:
             return self._plan_window(limits, preempted, blocked=blocked)
+        if preempted:  # who gave way was alone, and out of tokens of its pool: see what its lane waits for
+            return self.schedule(now_ns)
         self._sleep(limits)
         return None
 

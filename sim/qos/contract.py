@@ -27,6 +27,7 @@ class Tier:
     connections          most requests in flight, over the whole cluster; None: no limit
     ttl_s                how long a cached block of the tier can be hit after its last use; None: no limit
     eviction             which of its cached blocks go first; None: as everywhere
+    plain_order          the engine's own order, whatever is in use elsewhere
     """
 
     name: str
@@ -36,6 +37,7 @@ class Tier:
     connections: int | None = None
     ttl_s: float | None = None
     eviction: EvictionConfig | None = None
+    plain_order: bool = False
 
 
 class Amounts(NamedTuple):

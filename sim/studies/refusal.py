@@ -1,6 +1,7 @@
 """Requests that an engine refuses whatever the load: how many, why, what would let them in, and what they spoil.
 
-Refusal depends on the lengths of a request and the limits of the engine alone, not on the rate or the replicas.
+Refusal depends on the lengths of a request and the limits of the engine alone, not on the rate or the replicas; but
+for that of tiers of service whose connections are all in use.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from sim.studies.slo import Slo
 UNEQUAL = 0.01
 """Shares of refused requests that differ by more leave latencies of different requests, which say nothing."""
 
+BY_LOAD = "exceeds_connections"
+"""The one reason that depends on the load."""
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -27,7 +31,11 @@ class Refusal:
 def too_many(
     rejected: Mapping[str, int], requests: int, slos: Sequence[Slo], service: Service
 ) -> Refusal | None:
-    """What to say where more of the `requests` are `rejected` (by reason) than every limit forgives."""
+    """What to say where more of the `requests` are `rejected` (by reason) than every limit forgives.
+
+    Those without a connection do not count here: they come in where the load is less.
+    """
+    rejected = {reason: count for reason, count in rejected.items() if reason != BY_LOAD}
     share = sum(rejected.values()) / requests
     strictest = min(slos, key=lambda slo: slo.forgiven)
     if share <= strictest.forgiven + 1e-12:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -26,13 +27,14 @@ from sim.kv.compression import KvCompression
 from sim.kv.eviction.lfu import Lfu
 from sim.kv.eviction.ttl import Ttl
 from sim.metrics import kv_usage, serving_metrics, stage_statistics
+from sim.qos.contract import Contracts, Tier
 from sim.routing.least_loaded import LeastLoaded
 from sim.routing.power_of_two import PowerOfTwo
 from sim.routing.prefix_affinity import PrefixAffinity
 from sim.routing.round_robin import RoundRobin
 from sim.routing.session_affinity import SessionAffinity
 from tests.sim.doubles import TINY, AffineCost, ClosedFormProfile, EveryOther
-from tests.sim.engines import run, trace_of
+from tests.sim.engines import run, trace_of, with_prefixes
 from tests.sim.sessions import session_trace, sessions
 from workloads.trace import Trace
 
@@ -295,4 +297,58 @@ def test_routers_that_know_what_is_cached(
         signal_delay_ns=delay,
         prefix_caching=True,
         eviction=eviction,
+    )
+
+
+tiers = st.builds(
+    Tier,
+    name=st.just("tier"),
+    share=st.sampled_from([Fraction(3, 10), Fraction(1, 2)]),
+    burst=st.sampled_from([Fraction(6, 5), Fraction(2)]),
+    # Tokens that come every few steps, faster than that, and hardly ever.
+    refill_blocks_per_s=st.sampled_from([None, 3e5, 1e7, 2e4]),
+    connections=st.sampled_from([None, 3]),
+    ttl_s=st.sampled_from([None, 2e-5]),
+    eviction=st.sampled_from([None, Lfu()]),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    requests=requests,
+    tenants=st.lists(st.integers(0, 1), min_size=30, max_size=30),
+    contracts=st.builds(
+        lambda hard, own, other: Contracts(hard, (own, replace(other, share=Fraction(1, 2))), (0, 1)),
+        st.booleans(),
+        tiers,
+        tiers,
+    ),
+    batcher=batchers,
+    cost=costs,
+    blocks=st.integers(40, 100),
+    seats=st.integers(2, 8),
+    budget=st.integers(8, 130),
+    replicas=st.integers(1, 2),
+    caching=st.booleans(),
+    concurrency=st.one_of(st.none(), st.integers(1, 10)),
+)
+def test_records_are_identical_with_pools(
+    requests, tenants, contracts, batcher, cost, blocks, seats, budget, replicas, caching, concurrency
+):
+    trace = replace(
+        trace_of(*requests).with_columns(tenant=tenants[: len(requests)]), tenant_names=("own", "other")
+    )
+    if caching:
+        trace = with_prefixes(trace, [list(range(inputs // 4)) for _, inputs, _ in requests], 4)
+    assert_the_same_either_way(
+        trace,
+        cost,
+        blocks,
+        batcher=batcher,
+        contracts=contracts,
+        max_num_seqs=seats,
+        max_num_batched_tokens=max(budget, seats, getattr(batcher, "chunk_tokens", None) or 0),
+        max_concurrency=concurrency,
+        replicas=replicas,
+        prefix_caching=caching,
     )

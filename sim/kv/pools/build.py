@@ -74,7 +74,7 @@ def _eviction(
     setup: KvSetup, tier: Tier, table: RequestTable, own: list[int], num_blocks: int
 ) -> Eviction | None:
     """In which order cached blocks go; None: that of the engine."""
-    config = tier.eviction or setup.eviction
+    config = None if tier.plain_order else tier.eviction or setup.eviction
     if config is None and tier.ttl_s is None:
         return None
     passes = 2 if setup.warm_cache else 1  # an oracle must know the warming requests too
