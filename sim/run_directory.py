@@ -5,6 +5,7 @@
     requests.parquet     one row per request
     timeline.parquet     one row per change of a replica's batch
     links.parquet        one row per change of what an owner has of a link; only where anything moved beside the steps
+    kv_access.parquet    page reads by layer group and distance from the end; only where KV is in host memory
 
 The same seed gives the same bytes, but for the key `date` of the summary.
 """
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from sim.engine.paged_steps import FACTS
 from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
 from sim.metrics import Requests, fragmentation, waiting_at
@@ -36,10 +38,22 @@ SUMMARY = "summary.json"
 REQUESTS = "requests.parquet"
 TIMELINE = "timeline.parquet"
 LINKS = "links.parquet"
+KV_ACCESS = "kv_access.parquet"
 
 
 OWN_FILES = frozenset(
-    (LOCK, SUMMARY, REQUESTS, TIMELINE, LINKS, "comparison.json", "plan.json", "scenario.yaml", "report.html")
+    (
+        LOCK,
+        SUMMARY,
+        REQUESTS,
+        TIMELINE,
+        LINKS,
+        KV_ACCESS,
+        "comparison.json",
+        "plan.json",
+        "scenario.yaml",
+        "report.html",
+    )
 )
 _OTHER_KINDS = frozenset(("comparison.json", "plan.json"))  # which hold a lock file too
 ARMS = "arms"
@@ -113,6 +127,8 @@ def write_run(result: Result, trace: Trace, directory: Path) -> None:
     _write_table(timeline_columns(result), directory / TIMELINE)
     if result.links is not None:
         _write_table(result.links.columns, directory / LINKS)
+    if result.paging is not None:
+        _write_table(result.paging.columns, directory / KV_ACCESS)
 
 
 def json_text(document: Any) -> str:  # noqa: ANN401  anything that is JSON
@@ -201,7 +217,18 @@ def _replica_timeline(result: Result, index: int, log: StepColumns) -> dict[str,
         "decode_seqs": column(log.decodes),
         "steps": column(log.steps),
         "duration_s": column(log.row_ns) / 1e9,
+        **{name: column(values) for name, values in _paging_by_row(result, index, log).items()},
     }
+
+
+def _paging_by_row(result: Result, index: int, log: StepColumns) -> dict[str, Any]:
+    """What the steps of each row read of paged KV, waited for and prefetched, summed; nothing where KV is in HBM."""
+    if result.paging is None:
+        return {}
+    facts = result.paging.steps[index]
+    if log.steps.size:
+        facts = np.add.reduceat(facts, np.cumsum(log.steps) - log.steps)
+    return {f"kv_{name}": facts[:, place] for place, name in enumerate(FACTS)}
 
 
 def _write_table(columns: dict[str, Any], path: Path) -> None:

@@ -18,10 +18,12 @@ from sim.cost.build import compile_cost
 from sim.cost.compiled import CompiledCost
 from sim.engine.clock import NS_PER_MS, Clock
 from sim.engine.cluster import EngineSetup, run_cluster
+from sim.engine.paged_steps import PagedSteps
 from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
 from sim.kv.allocators.shrinking_paged import ShrinkingPaged
 from sim.kv.build import KvSetup
+from sim.kv.paging.report import PagingReport, paging_report
 from sim.links.network import Network
 from sim.links.report import LinkReport, link_report
 from sim.memory import KvCapacity, kv_capacity
@@ -55,6 +57,8 @@ class Result:
     summary: dict[str, Any]
     links: LinkReport | None = None
     """What moved beside the steps; None where nothing ever does."""
+    paging: PagingReport | None = None
+    """What became of the pages of KV in host memory; None where it is all in HBM."""
 
 
 def build_service(scenario: Scenario) -> Service:
@@ -135,6 +139,7 @@ def simulate(
     service = service or build_service(scenario)
     workload = workload or build_load(scenario)
     network = _network(scenario, service)
+    paged = _paged(scenario, service)
     requests, replicas = run_cluster(
         workload.trace,
         service.cost,
@@ -146,13 +151,20 @@ def simulate(
         max_concurrency=workload.max_concurrency,
         fast_forward=scenario.simulation.fast_forward,
         network=network,
+        paged=paged,
         on_share_done=on_share_done,
     )
     summary = _summary(scenario, service, workload, requests, replicas)
     links = None if network is None else link_report(network, replicas)
     if links is not None:
         summary["sim"] |= links.summary
-    return Result(scenario, service, requests, replicas, summary, links)
+    paging = None
+    if paged is not None:
+        paging = paging_report(
+            scenario.policies.prefetch.name, [one.paging for one in paged], [one.facts for one in paged]
+        )
+        summary["sim"]["prefetch"] = paging.summary
+    return Result(scenario, service, requests, replicas, summary, links, paging)
 
 
 def _network(scenario: Scenario, service: Service) -> Network | None:
@@ -168,6 +180,18 @@ def _network(scenario: Scenario, service: Service) -> Network | None:
         latency_ns=round(links.latency_us * 1000),
         background=[flow.flow for flow in links.background],
     )
+
+
+def _paged(scenario: Scenario, service: Service) -> list[PagedSteps] | None:
+    """Make the paging of each replica's KV, where it is in host memory."""
+    pagings = scenario.kv_access.build(
+        scenario.policies.prefetch,
+        service.model,
+        service.capacity,
+        _streams(scenario.seed)[2],
+        scenario.cluster.replicas,
+    )
+    return None if pagings is None else [PagedSteps(paging) for paging in pagings]
 
 
 def _engine(scenario: Scenario, service: Service) -> EngineSetup:
@@ -188,8 +212,8 @@ def _engine(scenario: Scenario, service: Service) -> EngineSetup:
 
 
 def _streams(seed: int) -> list[np.random.SeedSequence]:
-    """One independent stream per consumer, in a fixed order: workload, router."""
-    return np.random.SeedSequence(seed).spawn(2)
+    """One independent stream per consumer, in a fixed order: workload, router, KV accesses."""
+    return np.random.SeedSequence(seed).spawn(3)
 
 
 def _summary(

@@ -14,6 +14,7 @@ from sim.cost import StepCost
 from sim.engine.client import Client
 from sim.engine.clock import Clock, Priority, Signal
 from sim.engine.core import EngineCore
+from sim.engine.paged_steps import PagedSteps
 from sim.engine.records import RequestLog, StepColumns
 from sim.engine.replica import Replica
 from sim.engine.request import RequestTable
@@ -190,12 +191,14 @@ def run_cluster(
     max_concurrency: int | None = None,
     fast_forward: bool = True,
     network: Network | None = None,
+    paged: Sequence[PagedSteps] | None = None,
     on_share_done: Callable[[], None] | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary.
 
     `network` holds the links of the replicas, where anything ever moves on them; the run then ends with the last
-    request, whatever is still on its way.
+    request, whatever is still on its way. `paged` does the steps of replicas whose KV is in host memory, over the
+    network's links.
     """
     env = Clock() if network is None else network.env
     known = engine.kv.prefix_caching or router.reads_prefixes
@@ -209,7 +212,12 @@ def run_cluster(
     for index in range(replicas):
         core = engine.build(table, cost)
         links = None if network is None else network.replicas[index]
-        cluster.add(Replica(env, index, core, cost, cluster.stepped, fast_forward=fast_forward, links=links))
+        pages = None if paged is None else paged[index]
+        cluster.add(
+            Replica(
+                env, index, core, cost, cluster.stepped, fast_forward=fast_forward, links=links, paged=pages
+            )
+        )
     if router.watches_caches:
         cluster.watch_caches()
     client = Client(env, table, cluster.arrive, max_concurrency)

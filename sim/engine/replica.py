@@ -15,6 +15,7 @@ from simpy import Event
 from sim.cost import StepCost
 from sim.engine.clock import At, Clock, Priority, Signal
 from sim.engine.core import EngineCore
+from sim.engine.paged_steps import PagedSteps
 from sim.engine.plan import BatchPlan
 from sim.engine.records import StepLog
 from sim.engine.request import Sequence
@@ -41,12 +42,14 @@ class Replica:
         *,
         fast_forward: bool = True,
         links: ReplicaLinks | None = None,
+        paged: PagedSteps | None = None,
     ) -> None:
         self.env = env
         self.index = index
         self.core = core
         self.log = StepLog()
         self._links = links
+        self._paged = paged
         self._cost: StepCost | SharedCost = cost
         if links is not None:
             self._cost = links.connect(cost, self._cut, self._landed)
@@ -73,7 +76,8 @@ class Replica:
 
     def _landed(self, transfer: Transfer) -> None:
         """A transfer has ended now: the core acts on it in the next step, or at once where there is none."""
-        self.core.landed(transfer)
+        if transfer.payload is None or transfer.payload is not self._paged:
+            self.core.landed(transfer)
         self._cut()
         self._woken.give(Priority.STEP_START)
 
@@ -84,8 +88,7 @@ class Replica:
             plan = core.schedule(start)
             waited = 0
             if links is not None:
-                links.send(core.take_transfers())
-                waited = yield from links.ready(plan)
+                waited = yield from self._ready(plan, links)
             if plan is None:
                 yield self._idle()
                 continue
@@ -111,12 +114,27 @@ class Replica:
                 step_ns += waited
             log.add(start, now, plan, step_ns, steps)
             if links is not None:
-                links.ran(steps)
-                links.send(core.take_transfers())
+                self._ran(steps, finished, links)
             if finished or plan.chunks:
                 self._on_step(self, finished)
             if env.peek() == now:  # whatever else happens now comes before the next step starts
                 yield At(env, 0, Priority.STEP_START)
+
+    def _ready(self, plan: BatchPlan | None, links: ReplicaLinks) -> Generator[Event, None, int]:
+        """Start what is to move, wait for what the step needs, and say how long that took [ns]."""
+        links.send(self.core.take_transfers())
+        if plan is None or self._paged is None:
+            return (yield from links.ready(plan))
+        links.send(self._paged.demand(self.core, plan))
+        waited = yield from links.ready(plan)
+        self._paged.runs(links)
+        return waited
+
+    def _ran(self, steps: int, finished: list[Sequence], links: ReplicaLinks) -> None:
+        if self._paged is not None:
+            self._paged.ran(links, finished)
+        links.ran(steps)
+        links.send(self.core.take_transfers())
 
     def _idle(self) -> Event:
         """Wait for an arrival, a transfer's end, or the time at which the batcher wants to look again."""

@@ -85,6 +85,15 @@ class ReplicaLinks:
         if transfer.blocking and not self.blocking:
             self._cleared.give(Priority.STEP_START)
 
+    def stream(self, route: str, num_bytes: int, owner: str) -> Flow:
+        """Start bytes that nobody waits for and that `stop` may end early."""
+        return self._fabric.start(self.machine.path(route), num_bytes, owner, latency_ns=self._latency_ns)
+
+    def stop(self, stream: Flow) -> int:
+        """End it now, if it has not ended; returns the bytes that came across."""
+        self._fabric.cancel(stream)
+        return stream.moved_bytes
+
     # Steps.
 
     def ready(self, plan: BatchPlan | None) -> Generator[Event, None, int]:

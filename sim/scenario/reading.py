@@ -124,7 +124,14 @@ def _copy(value: Any) -> Any:  # noqa: ANN401  whatever YAML holds
 
 def _find_paths(raw: Raw, folder: Path) -> None:
     """Make file names relative to the scenario's folder, where such a file is there."""
-    for section, key in ((raw, "model"), (raw.get("hardware"), "profile"), (raw.get("workload"), "trace")):
+    access = raw.get("kv_access")
+    places = (
+        (raw, "model"),
+        (raw.get("hardware"), "profile"),
+        (raw.get("workload"), "trace"),
+        (access.get("pattern") if isinstance(access, dict) else None, "path"),
+    )
+    for section, key in places:
         if not isinstance(section, dict):
             continue
         value = section.get(key)

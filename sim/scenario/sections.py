@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from sim.batching import AnyBatcher
 from sim.batching.chunked import Chunked
@@ -13,35 +12,15 @@ from sim.kv.allocators import AnyAllocator
 from sim.kv.allocators.paged import Paged
 from sim.kv.eviction import AnyEviction
 from sim.kv.eviction.lru import Lru
+from sim.kv.prefetch import AnyPrefetch
+from sim.kv.prefetch.none import NoPrefetch
 from sim.routing import AnyRouter
 from sim.routing.least_loaded import LeastLoaded
+from sim.scenario.kv_access import KvAccessConfig
 from sim.scenario.kv_compression import KvCompressionConfig
 from sim.scenario.links import LinksConfig
+from sim.scenario.named import named
 from workloads.config import WorkloadConfig
-
-
-def _named(value: Any) -> Any:  # noqa: ANN401  whatever YAML holds
-    """`chunked` is short for `{name: chunked}`."""
-    return {"name": value} if isinstance(value, str) else value
-
-
-def _not_yet(what: str, only: Any) -> BeforeValidator:  # noqa: ANN401  any scalar of YAML
-    """Accept the neutral value of a field whose part of the simulator does not exist yet, and name what is missing."""
-
-    def check(value: Any) -> Any:  # noqa: ANN401
-        if value != only:
-            raise PydanticCustomError(
-                "not_yet",
-                "{what} is not simulated yet; only {only} is accepted",
-                {
-                    "what": what,
-                    "only": str(only).lower(),
-                },
-            )
-        return value
-
-    return BeforeValidator(check)
-
 
 CaptureSize = Annotated[int, Field(strict=True, ge=1, le=1_048_576)]
 
@@ -135,16 +114,16 @@ class ClusterConfig(Section):
 class PoliciesConfig(Section):
     """Who decides; each a name, or a mapping with a name and options."""
 
-    router: Annotated[AnyRouter, BeforeValidator(_named)] = LeastLoaded()
+    router: Annotated[AnyRouter, BeforeValidator(named)] = LeastLoaded()
     """Which replica a request goes to."""
-    batcher: Annotated[AnyBatcher, BeforeValidator(_named)] = Chunked()
+    batcher: Annotated[AnyBatcher, BeforeValidator(named)] = Chunked()
     """Which tokens a step takes."""
-    allocator: Annotated[AnyAllocator, BeforeValidator(_named)] = Paged()
+    allocator: Annotated[AnyAllocator, BeforeValidator(named)] = Paged()
     """Who holds which KV memory; paged is the engine's own."""
-    eviction: Annotated[AnyEviction, BeforeValidator(_named)] = Lru()
+    eviction: Annotated[AnyEviction, BeforeValidator(named)] = Lru()
     """Which cached blocks go first; lru is the engine's own order."""
-    prefetch: Annotated[str, _not_yet("prefetching", "none")] = "none"
-    """Not simulated yet: only none."""
+    prefetch: Annotated[AnyPrefetch, BeforeValidator(named)] = NoPrefetch()
+    """Which KV pages come from host memory before a step reads them; acts with kv_access."""
 
 
 class SloConfig(Section):
@@ -182,6 +161,8 @@ class Scenario(Section):
     """Engine options."""
     kv_compression: KvCompressionConfig = KvCompressionConfig()
     """A KV cache made smaller, by layer or by age."""
+    kv_access: KvAccessConfig = KvAccessConfig()
+    """KV in host memory, of which HBM holds a part."""
     cluster: ClusterConfig = ClusterConfig()
     """Replicas."""
     policies: PoliciesConfig = PoliciesConfig()
@@ -200,7 +181,10 @@ class Scenario(Section):
     @property
     def routes(self) -> frozenset[str]:
         """Routes of `sim/links/machine.py` on which the engines themselves make transfers."""
-        return frozenset({"copy"}) if self.policies.allocator.name == "grow" else frozenset()
+        routes = {"copy"} if self.policies.allocator.name == "grow" else set()
+        if self.kv_access.pattern is not None:
+            routes.add("load")
+        return frozenset(routes)
 
     @model_validator(mode="after")
     def _links_act(self) -> Scenario:
@@ -258,5 +242,34 @@ class Scenario(Section):
         if section.hot_tokens is not None and engine.kv_cache_dtype == "fp8":
             raise ValueError(
                 "engine.kv_cache_dtype: fp8 leaves no 16-bit tokens for kv_compression.hot_tokens to keep"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _prefetch_needs_pages_to_fetch(self) -> Scenario:
+        name = self.policies.prefetch.name
+        if name != "none" and self.kv_access.pattern is None:
+            raise ValueError(
+                f"policies.prefetch: {name} fetches KV from host memory, and all of it is in HBM; set kv_access.pattern"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _paging_fits(self) -> Scenario:
+        if self.kv_access.pattern is None:
+            return self
+        if self.policies.allocator.name != "paged":
+            raise ValueError(
+                f"policies.allocator: {self.policies.allocator.name} does not go with kv_access.pattern, which pages "
+                "the blocks of paged"
+            )
+        if self.engine.enable_prefix_caching:
+            raise ValueError(
+                "kv_access.pattern: each sequence has pages of its own, and a prefix cache shares blocks; "
+                "set engine.enable_prefix_caching: false"
+            )
+        if self.kv_compression.build() is not None:
+            raise ValueError(
+                "kv_access.pattern: pages hold what the model's own KV takes; leave kv_compression out"
             )
         return self

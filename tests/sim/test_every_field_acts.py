@@ -63,6 +63,11 @@ OTHER_VALUES = {
     "engine.enable_prefix_caching": None,  # tested below, on a load with prefixes
     "engine.cache_at_start": None,
     **{f"kv_compression.{name}": values for name, values in COMPRESSION.items()},
+    "kv_access.pattern": ["full", "sliding_window", "top_k"],
+    # What acts beside a pattern: tests/sim/test_paged_steps.py.
+    "kv_access.resident": None,
+    "kv_access.resident_gib": None,
+    "kv_access.layer_groups": None,
     "cluster.replicas": [1],
     "cluster.signal_delay_ms": [500],
     "cluster.price_per_gpu_hour": None,  # a price changes costs, which a run does not have: see tests of plan
@@ -75,7 +80,7 @@ OTHER_VALUES = {
         "grow",
     ],
     "policies.eviction": None,  # tested below, on a load with prefixes
-    "policies.prefetch": "refused",
+    "policies.prefetch": None,  # it acts where KV is in host memory: tests/sim/test_paged_steps.py
     # Bandwidths and latency act on transfers: tests/sim/test_replica_links.py.
     **dict.fromkeys(f"links.{name}" for name in LinksConfig.model_fields),
     "links.background": [[{"route": "load", "gb_per_s": 60, "duration_s": 1}]],
@@ -133,6 +138,13 @@ POLICY_OPTIONS = {
         },
         "grow": {"step_tokens": 16, "placement": "best_fit"},
     },
+    "prefetch": {  # acts where KV is in host memory: tests/sim/test_paged_steps.py
+        "none": {},
+        "stride": {"depth": None},
+        "attention_weighted": {"top": None, "second_level_weight": None, "depth": None},
+        "scheduled": {},
+        "oracle": {"depth": None},
+    },
     "eviction": {
         **{name: {} for name in ("lru", "lfu", "lfu_perfect", "fifo", "length_aware", "belady")},
         # Options of caches act on caches: tests/sim/kv.
@@ -180,12 +192,6 @@ def test_the_table_is_complete():
 )
 def test_another_value_gives_another_outcome(path, value):
     assert outcome(f"{path}={json.dumps(value)}") != outcome()
-
-
-@pytest.mark.parametrize("path", [path for path, values in OTHER_VALUES.items() if values == "refused"])
-def test_what_is_not_simulated_is_refused_by_name(path):
-    with pytest.raises(ConfigError, match="not simulated yet"):
-        load_scenario(BASE, [f"{path}=anything"])
 
 
 @pytest.mark.parametrize(
@@ -280,7 +286,11 @@ def test_affinities_act_where_prompts_share_prefixes():
     ]
     outcomes = [outcome(f"policies.router={router}", raw=raw) for router in routers]
     assert len(set(outcomes)) == len(outcomes)
-    for policy in ("router=prefix_affinity", "batcher=prefix_first", "batcher={name: static_batch, group_by: prefix}"):
+    for policy in (
+        "router=prefix_affinity",
+        "batcher=prefix_first",
+        "batcher={name: static_batch, group_by: prefix}",
+    ):
         with pytest.raises(ConfigError, match="set engine.enable_prefix_caching: true"):
             load_scenario(raw, ["engine.enable_prefix_caching=false", f"policies.{policy}"])
     with pytest.raises(ConfigError, match="remember_blocks acts with signal: own"):

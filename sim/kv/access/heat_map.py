@@ -50,6 +50,13 @@ class HeatCounter:
         self._pages += np.bincount(place, minlength=size).reshape(self._groups, _BINS)
         self._mass += np.bincount(place, reads.weight, minlength=size).reshape(self._groups, _BINS)
 
+    def plus(self, other: HeatCounter) -> HeatCounter:
+        """Both together."""
+        both = HeatCounter(self._groups, self._block_size)
+        both._pages = self._pages + other._pages
+        both._mass = self._mass + other._mass
+        return both
+
     def map(self) -> HeatMap:
         """Everything so far, cut after the last bin with a read."""
         used = np.flatnonzero(self._pages.any(axis=0))

@@ -62,6 +62,15 @@ class HostPaging:
         self._view: PagingView | None = None
 
     @property
+    def capacity(self) -> int:
+        """Pages that HBM holds."""
+        return self._cache.capacity
+
+    def tokens(self, pages: int) -> int:
+        """Tokens that so many pages hold, each in all layers."""
+        return pages * self._access.block_size // self._access.groups
+
+    @property
     def queued_bytes(self) -> int:
         """What is still to come of the queue."""
         return int(self._queue.size) * self.page_bytes - self._come_bytes

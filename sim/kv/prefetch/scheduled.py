@@ -3,37 +3,38 @@
 As in a captured graph, whose copies are fixed before it runs. What an engine can plan is what follows from the
 lengths alone: of full and sliding-window attention every page, of top-k attention the nearest tokens and the sinks.
 The next step's pages are kept until it has read them. A sequence may end before: nobody knows when it will.
+
+One step ahead is all that there is to plan: windows move forwards and sinks stay, so of the pages that exist now,
+later steps read none for certain that the next one does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from sim.kv.access.reads import AccessModel, Reads
 from sim.kv.prefetch.decision import Decision, Pages, PagingView
 
 
 class Scheduled(BaseModel):
-    """Fetch what the next steps read for certain."""
+    """Fetch what the next step reads for certain."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["scheduled"] = "scheduled"
-    depth: Annotated[int, Field(strict=True, ge=1, le=1024)] = 1
-    """Steps ahead."""
 
     def build(self, access: AccessModel) -> Planner:
-        return Planner(access.known, self.depth)
+        return Planner(access.known)
 
 
 class Planner:
     """Pages of the next step first, low layers before high ones; then those of the step after..."""
 
-    def __init__(self, reads: Callable[[int, int], Reads], depth: int) -> None:
+    def __init__(self, reads: Callable[[int, int], Reads], depth: int = 1) -> None:
         self._reads = reads
         self._depth = depth
 

@@ -105,7 +105,8 @@ def test_attention_weighted_by_example():
 )
 def test_planners_name_the_coming_steps_in_order_and_keep_the_next(pattern, blocks, depth, knows_all):
     access = pattern.build(3, 16, 1)
-    config = Oracle(depth=depth) if knows_all else Scheduled(depth=depth)
+    depth = depth if knows_all else 1
+    config = Oracle(depth=depth) if knows_all else Scheduled()
     ask = access.reads if knows_all else access.known
     view = Step({}, blocks).view()
     expected = []
@@ -122,3 +123,17 @@ def test_planners_name_the_coming_steps_in_order_and_keep_the_next(pattern, bloc
     decision = config.build(access).plan(view)
     assert named(decision.fetch) == [page for step in expected for page in step]
     assert named(decision.keep) == expected[0]
+
+
+@given(
+    st.sampled_from([Full(), SlidingWindow(window_tokens=70, sink_tokens=20), TopK()]),
+    st.integers(1, 30),
+    st.integers(2, 200),
+)
+def test_later_steps_read_nothing_for_certain_that_the_next_does_not(pattern, context, ahead):
+    """Why a schedule has no depth: of the pages that exist."""
+    access = pattern.build(3, 16, 1)
+    existing = -(-context // 16)
+    later, following = (access.known(0, context + n) for n in (ahead, 1))
+    pages = [set(zip(r.group.tolist(), r.block.tolist(), strict=True)) for r in (later, following)]
+    assert {page for page in pages[0] if page[1] < existing} <= pages[1]
