@@ -118,7 +118,7 @@ class QueueOrder(Protocol):
         """A request with so many tokens was admitted, chosen or not: the first of a queue is, where it is alone."""
 
     def choose(self, arrivals: ArrivalsView, now_ns: int) -> int:
-        """Place of the next request to admit; the choice stands until it is admitted, and nobody overtakes it."""
+        """Place of the next request to admit. The choice stands until it is admitted, or the engine is empty."""
 
 
 class Batcher(Protocol):

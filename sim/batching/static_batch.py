@@ -14,13 +14,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sim.batching.decision import EngineLimits, EngineView, StepLimits
-from sim.batching.orders.aged import AgedOrder, Reordering
+from sim.batching.decision import EngineLimits, EngineView, QueueOrder, StepLimits
+from sim.batching.orders.aged import AgedOrder
 from sim.batching.orders.longest_prefix import LongestPrefix
 from sim.batching.orders.nearest_length import NearestLength
 from sim.cost import StepCost
 
 NS_PER_MS = 1_000_000
+_LOOKAHEAD = 256
+_MAX_OVERTAKEN = 16
 
 
 class StaticBatch(BaseModel):
@@ -38,17 +40,20 @@ class StaticBatch(BaseModel):
     group_by: Literal["none", "length", "prefix"] = "none"
     """Who joins a batch: the oldest; those nearest in length to the oldest; those with the longest cached prefix."""
     lookahead: int | None = Field(None, strict=True, ge=1, le=65_536)
-    """How many of the oldest requests a grouped batch is chosen from; by default 64."""
+    """How many of the oldest requests a grouped batch is chosen from; by default 256."""
     max_overtaken: int | None = Field(None, strict=True, ge=0, le=1_000_000_000)
-    """How often grouping may let others go before a request; by default 64."""
+    """How often grouping by prefix may let others go before a request; by default 16. Length needs no such bound."""
 
     @model_validator(mode="after")
     def _groups_have_options(self) -> StaticBatch:
-        for option in ("lookahead", "max_overtaken"):
-            if self.group_by == "none" and getattr(self, option) is not None:
-                raise ValueError(
-                    f"{option} acts on grouped batches; set group_by: length or prefix, or leave it out"
-                )
+        if self.lookahead is not None and self.group_by == "none":
+            raise ValueError(
+                "lookahead acts on grouped batches; set group_by: length or prefix, or leave it out"
+            )
+        if self.max_overtaken is not None and self.group_by != "prefix":
+            raise ValueError(
+                "max_overtaken acts on batches grouped by prefix; set group_by: prefix, or leave it out"
+            )
         return self
 
     @property
@@ -57,17 +62,17 @@ class StaticBatch(BaseModel):
 
     def build(self, limits: EngineLimits, cost: StepCost) -> StaticBatcher:  # noqa: ARG002
         size = min(self.batch_size or limits.max_num_seqs, limits.max_num_seqs)
-        open_ = StepLimits(
+        batch = StepLimits(
             limits.max_num_batched_tokens, split_prompts=False, admissions=size, padded=self.padding
         )
-        if self.group_by == "none":
-            return StaticBatcher(open_, round(self.max_wait_ms * NS_PER_MS))
-        nearest = NearestLength() if self.group_by == "length" else None
-        options = Reordering.model_validate(
-            self.model_dump(include={"lookahead", "max_overtaken"}, exclude_none=True)
-        )
-        order = AgedOrder(nearest or LongestPrefix(), options.lookahead, options.max_overtaken)
-        return StaticBatcher(open_, round(self.max_wait_ms * NS_PER_MS), order, nearest)
+        wait_ns = round(self.max_wait_ms * NS_PER_MS)
+        lookahead = _LOOKAHEAD if self.lookahead is None else self.lookahead
+        if self.group_by == "length":
+            return StaticBatcher(batch, wait_ns, nearest=NearestLength(lookahead))
+        if self.group_by == "prefix":
+            overtaken = _MAX_OVERTAKEN if self.max_overtaken is None else self.max_overtaken
+            return StaticBatcher(batch, wait_ns, AgedOrder(LongestPrefix(), lookahead, overtaken))
+        return StaticBatcher(batch, wait_ns)
 
 
 class StaticBatcher:
@@ -80,7 +85,7 @@ class StaticBatcher:
         order: AgedOrder | None = None,
         nearest: NearestLength | None = None,
     ) -> None:
-        self.order = order
+        self.order: QueueOrder | None = nearest or order
         self.max_prompt_tokens = batch.prefill_tokens
         self._batch = batch
         self._closed = replace(batch, admissions=0)

@@ -352,6 +352,7 @@ class EngineCore:
         admissions = limits.admissions
         if not self.running and not self.loading:
             self._padded = PaddedBatch(self.sliding_window) if limits.padded else None
+            queue.choose_anew()
         full = queue.lanes_of(preempted)  # and lanes whose head waits for blocks: nobody overtakes it there
         for closed in full:
             queue.pass_over(closed)

@@ -7,8 +7,8 @@ served last. Of two lanes that could both be served all the while, neither then 
 other by more than the longest prompt of each over its weight.
 
 A lane is first come first served, preempted sequences ahead of all that arrived. Where the batcher reorders, it
-chooses among the arrivals; its choice stands until the request is admitted, so that it does not matter how often
-the engine looks.
+chooses among the arrivals; its choice stands until the request is admitted, or nothing runs any more, so that it does
+not matter how often the engine looks.
 """
 
 from __future__ import annotations
@@ -132,6 +132,12 @@ class WaitingQueue:
         final = table.input_tokens[index] + table.output_tokens[index] - 1
         contents = table.contents(index, allocator.block_size) if allocator.finds_prefixes else None
         return Claim(index, tokens, final, lane.index, contents)
+
+    def choose_anew(self) -> None:
+        """Forget whom the batcher chose and the engine has not admitted."""
+        if self._order is not None:
+            for lane in self.lanes:
+                lane.claim = None
 
     def take(self, lane: Lane) -> Sequence | int:
         """Remove the one whose claim stands: a preempted sequence, or a request that never ran."""

@@ -31,7 +31,9 @@ class PrefixMemory:
         """A prompt of these blocks was sent; what was used longest ago is forgotten for it."""
         known = self._blocks
         for block in reversed(blocks[: self._most]):
-            known[block] = None
-            known.move_to_end(block)
+            if block in known:
+                known.move_to_end(block)
+            else:
+                known[block] = None
         while len(known) > self._most:
             known.popitem(last=False)

@@ -22,7 +22,7 @@ class Reordering(BaseModel):
 
     lookahead: int = Field(64, strict=True, ge=1, le=65_536)
     """How many of the oldest requests are looked at; 1 is first come first served."""
-    max_overtaken: int = Field(64, strict=True, ge=0, le=1_000_000_000)
+    max_overtaken: int = Field(16, strict=True, ge=0, le=1_000_000_000)
     """How often a request may be overtaken; then it goes first. 0 is first come first served."""
 
 

@@ -1,4 +1,8 @@
-"""Batches of similar lengths: the oldest leads, and those nearest to it in length join it."""
+"""Batches of similar lengths: the oldest leads, and those nearest to it in length join it.
+
+Every batch takes the oldest request of all, so nobody starves: a request that finds n others waiting is served by the
+(n + 1)th batch at the latest.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from sim.batching.decision import ArrivalsView
 
 
 class NearestLength:
-    """Prefer the length nearest to that of the batch's first, the older of equals."""
+    """A `QueueOrder`: among the `lookahead` oldest, the length nearest to the batch's first; the older of equals."""
 
-    def __init__(self) -> None:
+    def __init__(self, lookahead: int) -> None:
+        self._lookahead = lookahead
         self._leader: int | None = None
 
     def start_batch(self) -> None:
@@ -22,8 +27,9 @@ class NearestLength:
         if self._leader is None:
             self._leader = tokens
 
-    def best(self, arrivals: ArrivalsView, count: int) -> int:
+    def choose(self, arrivals: ArrivalsView, now_ns: int) -> int:  # noqa: ARG002
         leader = self._leader
         if leader is None:
             return 0
-        return min(range(count), key=lambda place: abs(arrivals.tokens(place) - leader))
+        places = range(min(len(arrivals), self._lookahead))
+        return min(places, key=lambda place: abs(arrivals.tokens(place) - leader))

@@ -105,21 +105,26 @@ def test_the_longest_cached_prefix_is_first_and_the_older_of_equals(queue, looka
 
 @given(queue=queues, leader=st.integers(1, 30), lookahead=st.integers(1, 8))
 def test_the_nearest_length_joins_the_batch(queue, leader, lookahead):
-    nearest = NearestLength()
-    order = AgedOrder(nearest, lookahead, 10)
-    nearest.start_batch()
+    order = NearestLength(lookahead)
+    order.start_batch()
     assert order.choose(queue, 0) == 0
     order.taken(leader)
     order.taken(leader + 100)  # who leads is who was first
     seen = [abs(tokens - leader) for tokens, _, _ in queue.waiting[:lookahead]]
     assert order.choose(queue, 0) == seen.index(min(seen))
-    nearest.start_batch()
+    order.start_batch()
     assert order.choose(queue, 0) == 0
 
 
 def admissions(core: EngineCore, arrivals: list[tuple[int, int, int]]) -> list[int]:
     """Run an engine a step a nanosecond; the order in which requests were admitted."""
-    order: list[int] = []
+    return [index for step in admissions_by_step(core, arrivals) for index in step]
+
+
+def admissions_by_step(core: EngineCore, arrivals: list[tuple[int, int, int]]) -> list[list[int]]:
+    """The same, for each step."""
+    steps: list[list[int]] = []
+    admitted: set[int] = set()
     coming = list(range(len(arrivals)))
     for now in range(100_000):
         while coming and arrivals[coming[0]][0] <= now:
@@ -127,10 +132,11 @@ def admissions(core: EngineCore, arrivals: list[tuple[int, int, int]]) -> list[i
         plan = core.schedule(now)
         if plan is None:
             if not coming and core.wake_ns is None:
-                return order
+                return steps
             continue
         core.check_integrity()
-        order += [seq.index for seq, _ in plan.chunks if seq.index not in order]
+        steps.append([seq.index for seq, _ in plan.chunks if seq.index not in admitted])
+        admitted.update(steps[-1])
         core.commit(plan, 1, now + 1)
     raise AssertionError("it never ended")
 
@@ -158,7 +164,7 @@ def engine_of(load, batcher, *, seats=2, budget=40, blocks=30, caching=True):
 
 @given(
     load=loads,
-    kind=st.sampled_from(["length", "prefix", "static_length", "static_prefix"]),
+    kind=st.sampled_from(["length", "prefix", "static_prefix"]),
     most=st.integers(0, 5),
     lookahead=st.integers(1, 8),
     seats=st.integers(1, 3),
@@ -169,7 +175,6 @@ def test_nobody_is_overtaken_more_often_than_allowed(load, kind, most, lookahead
     batcher = {
         "length": LengthGrouped(groups=3, history=6, budget=60, **options),
         "prefix": PrefixFirst(**options),
-        "static_length": StaticBatch(batch_size=2, group_by="length", padding=True, **options),
         "static_prefix": StaticBatch(batch_size=2, group_by="prefix", **options),
     }[kind]
     core, arrivals = engine_of(load, batcher, seats=seats, blocks=200)
@@ -179,6 +184,19 @@ def test_nobody_is_overtaken_more_often_than_allowed(load, kind, most, lookahead
     for place, index in enumerate(order):
         overtook = [other for other in order[:place] if other > index]
         assert len(overtook) <= most
+
+
+@given(load=loads, size=st.integers(1, 4), budget=st.integers(35, 70), lookahead=st.integers(2, 9))
+def test_every_batch_of_similar_lengths_takes_the_oldest(load, size, budget, lookahead):
+    """Also where the tokens of a step close a batch before its seats do."""
+    batcher = StaticBatch(batch_size=size, group_by="length", padding=True, lookahead=lookahead)
+    core, arrivals = engine_of(load, batcher, seats=4, budget=budget, blocks=200, caching=False)
+    batches = [batch for batch in admissions_by_step(core, arrivals) if batch]
+    waiting = set(range(len(load)))
+    for batch in batches:
+        assert min(batch) == min(waiting)
+        waiting -= set(batch)
+    assert not waiting
 
 
 @given(load=loads, most=st.integers(0, 3))
@@ -263,5 +281,5 @@ def test_budgets_are_those_of_the_machine():
         LengthGrouped(budget="l2").build(EngineLimits(8, 64, 16), cost)
     with pytest.raises(ValueError, match="kv_share acts with budget: kv_pool"):
         LengthGrouped(budget="l2", kv_share=0.5)
-    with pytest.raises(ValueError, match="max_overtaken acts on grouped batches"):
+    with pytest.raises(ValueError, match="max_overtaken acts on batches grouped by prefix"):
         StaticBatch(max_overtaken=3)
