@@ -17,7 +17,7 @@ import numpy as np
 
 from hwbackend.allocation_log import AllocationLog
 from hwbackend.device import Array, Call, Condition, Event, Graph, Identity, Kind, MemoryInfo, Stream
-from hwbackend.devices import host_facts
+from hwbackend.devices import blas, host_facts
 
 _FLUSH_TIMES: Final = 2  # times the last cache: a buffer of so many bytes, written, leaves nothing else in it
 _PAGE: Final = 4096
@@ -129,7 +129,11 @@ class CpuGraph:
 
 
 class CpuDevice:
-    """NumPy on the cores that this process may use."""
+    """NumPy on the cores that this process may use.
+
+    While it is open, products take all of them but one, which is left to copies and to everybody else: a product
+    whose threads wait for each other on a busy core takes many times as long. OPENBLAS_NUM_THREADS says otherwise.
+    """
 
     kind: Kind = "cpu"
     xp: Any = np
@@ -140,6 +144,7 @@ class CpuDevice:
         self.main: Stream = MainStream()
         self._streams: list[ThreadStream] = []
         self._logs: list[AllocationLog] = []
+        self._threads_before = blas.set_num_threads(max(1, host_facts.num_cores() - 1))
 
     @cached_property
     def ops(self) -> Any:  # noqa: ANN401
@@ -213,6 +218,8 @@ class CpuDevice:
         for stream in self._streams:
             stream.close()
         self._streams.clear()
+        if self._threads_before is not None:
+            blas.set_num_threads(self._threads_before)
 
     @cached_property
     def _scratch(self) -> Array:

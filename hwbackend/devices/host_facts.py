@@ -15,18 +15,16 @@ from typing import Any, Final
 import numpy as np
 
 from hwbackend.device import Condition, Identity, MemoryInfo
+from hwbackend.devices import blas
 
 _CPU: Final = Path("/sys/devices/system/cpu")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _DEFAULT_CACHE: Final = 32 * 2**20  # where the system tells of none: larger than most slices of an L3
-_THREADS: Final = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def identity() -> Identity:
     """Describe the CPU that this process runs on."""
-    cores = len(os.sched_getaffinity(0))
-    blas = _blas()
-    threads = next((os.environ[name] for name in _THREADS if os.environ.get(name)), None)
+    cores, threads = num_cores(), blas.num_threads()
     return Identity(
         kind="cpu",
         name=_model_name(),
@@ -40,12 +38,17 @@ def identity() -> Identity:
             "governor": _text(_CPU / "cpu0/cpufreq/scaling_governor"),
             "max_clock_mhz": _max_clock_mhz(),
             "caches": ", ".join(f"L{level} {size // 1024} KiB" for level, size in caches()),
-            "blas_threads": threads or f"library default, {cores} cores",
-            "version_blas": blas,
+            "blas_threads": threads,
+            "version_blas": f"{_blas()}, {'unknown' if threads is None else threads} threads",
             "version_numpy": np.__version__,
             "version_python": platform.python_version(),
         },
     )
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def memory() -> MemoryInfo:
@@ -133,8 +136,8 @@ def _max_clock_mhz() -> float | None:
 
 def _blas() -> str:
     config: Any = np.show_config(mode="dicts")
-    blas = config.get("Build Dependencies", {}).get("blas", {})
-    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+    library = config.get("Build Dependencies", {}).get("blas", {})
+    return f"{library.get('name', 'unknown')} {library.get('version', '')}".strip()
 
 
 def _text(path: Path) -> str | None:

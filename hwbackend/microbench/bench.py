@@ -1,0 +1,92 @@
+"""What a microbenchmark is, and the buffers that several of them need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from hwbackend.device import Array, Device
+from hwbackend.harness import Measurement, Prepared, Rules, Work, measure
+
+Axes = Mapping[str, int | str]
+"""A point: a value for each axis of a benchmark."""
+
+FLOAT_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a value; 16-bit arithmetic runs on float16 arrays, which tensor cores take at the rate of bfloat16."""
+_TIMES_CACHE: Final = 2.0
+_MOST_TURNS: Final = 64
+_RANDOM: Final = 1 << 16  # values, repeated to any length
+
+
+class Benchmark(Protocol):
+    """Says what to call; knows nothing of clocks."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def axes(self) -> tuple[str, ...]: ...
+
+    def skipped(self, device: Device, axes: Axes) -> str | None:
+        """Say why the point makes no sense on the device; None where it does."""
+
+    def work(self, axes: Axes) -> Work:
+        """Bytes that a call has to move, and operations that it has to do, at least."""
+
+    def prepare(self, device: Device, axes: Axes) -> Prepared:
+        """Allocate what the calls need."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A point that was measured, or why it was not."""
+
+    benchmark: str
+    axes: dict[str, int | str]
+    work: Work
+    measurement: Measurement | None = None
+    skipped: str | None = None
+
+
+def run_point(device: Device, benchmark: Benchmark, axes: Axes, rules: Rules) -> Result:
+    """Measure one point of a benchmark."""
+    if set(axes) != set(benchmark.axes):
+        raise ValueError(f"{benchmark.name}: axes are {', '.join(benchmark.axes)}, not {', '.join(axes)}")
+    point = {axis: axes[axis] for axis in benchmark.axes}
+    work = benchmark.work(point)
+    reason = benchmark.skipped(device, point)
+    if reason is not None:
+        return Result(benchmark.name, point, work, skipped=reason)
+    return Result(benchmark.name, point, work, measure(device, benchmark.prepare(device, point), rules))
+
+
+def number(axes: Axes, axis: str) -> int:
+    """Return the value of an axis that counts something."""
+    value = axes[axis]
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"axis {axis}: {value!r} is no count")
+    return value
+
+
+def filled(device: Device, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
+    """An array of random values near 1 in size, every page of it touched."""
+    block = np.random.default_rng(0).standard_normal(_RANDOM, dtype=np.float32)
+    return device.xp.resize(device.to_device(block), shape).astype(dtype, copy=False)
+
+
+def turns(device: Device, num_bytes: float) -> int:
+    """How many buffers of so many bytes it takes until none of them is in the last cache when its turn comes."""
+    return min(
+        _MOST_TURNS, max(1, math.ceil(_TIMES_CACHE * device.identity.cache_bytes / max(num_bytes, 1))) + 1
+    )
+
+
+def too_large(device: Device, num_bytes: float) -> str | None:
+    """Say that a point does not fit into memory, with room left for everybody else."""
+    free = device.memory().free_bytes
+    if num_bytes <= 0.6 * free:
+        return None
+    return f"needs {num_bytes / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
