@@ -183,7 +183,7 @@ def timeline_columns(result: Result) -> dict[str, Any]:
     """One row per run of steps with the same batch, by replica and time; an idle replica has a row of its own.
 
     Such a row has zeros, and null for what is not known of an idle replica. `prefix_queries` and `prefix_hits` count
-    up; `kv_fragmentation` is F = (free - largest run of free) / free.
+    up; `kv_used_blocks_<tier>` is there with `qos` only; `kv_fragmentation` is F = (free - largest run of free) / free.
     """
     parts = [_replica_timeline(result, index, log) for index, log in enumerate(result.replicas)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -208,6 +208,7 @@ def _replica_timeline(result: Result, index: int, log: StepColumns) -> dict[str,
         "running": running,
         "waiting": waiting_at(result.requests, index, times, running),
         "kv_used_blocks": column(log.first_used_blocks),
+        **{f"kv_used_blocks_{tier}": column(held) for tier, held in _pools(result, log)},
         "kv_cached_blocks": column(log.cached_blocks.astype(np.float64), np.nan),
         "kv_waste_tokens": column(waste),
         "kv_fragmentation": column(fragmentation(log, service.capacity.usable_blocks)),
@@ -229,6 +230,12 @@ def _paging_by_row(result: Result, index: int, log: StepColumns) -> dict[str, An
     if log.steps.size:
         facts = np.add.reduceat(facts, np.cumsum(log.steps) - log.steps)
     return {f"kv_{name}": facts[:, place] for place, name in enumerate(FACTS)}
+
+
+def _pools(result: Result, log: StepColumns) -> list[tuple[str, Any]]:
+    """Blocks held by each tier of `qos`, in the first step of each row."""
+    tiers = [] if result.scenario.qos is None else list(result.scenario.qos.tiers)
+    return [(tier, log.first_pool_blocks[:, lane]) for lane, tier in enumerate(tiers)]
 
 
 def _write_table(columns: dict[str, Any], path: Path) -> None:

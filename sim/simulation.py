@@ -31,6 +31,7 @@ from sim.metrics import Requests, kv_usage, memory_statistics, padding, serving_
 from sim.model import ModelSpec, load_model
 from sim.profile import Profile, load_profile
 from sim.scenario.sections import Scenario
+from sim.tenant_metrics import tenant_metrics, tier_metrics
 from workloads.build import Workload, build_workload
 
 
@@ -140,10 +141,11 @@ def simulate(
     workload = workload or build_load(scenario)
     network = _network(scenario, service)
     paged = _paged(scenario, service)
+    engine = _engine(scenario, service, workload)
     requests, replicas = run_cluster(
         workload.trace,
         service.cost,
-        _engine(scenario, service),
+        engine,
         replicas=scenario.cluster.replicas,
         router=scenario.policies.router,
         router_seed=_streams(scenario.seed)[1],
@@ -155,6 +157,7 @@ def simulate(
         on_share_done=on_share_done,
     )
     summary = _summary(scenario, service, workload, requests, replicas)
+    summary["sim"] |= _tenants(scenario, service, workload, requests, replicas)
     links = None if network is None else link_report(network, replicas)
     if links is not None:
         summary["sim"] |= links.summary
@@ -194,7 +197,7 @@ def _paged(scenario: Scenario, service: Service) -> list[PagedSteps] | None:
     return None if pagings is None else [PagedSteps(paging) for paging in pagings]
 
 
-def _engine(scenario: Scenario, service: Service) -> EngineSetup:
+def _engine(scenario: Scenario, service: Service, workload: Workload) -> EngineSetup:
     engine, policies = scenario.engine, scenario.policies
     kv = KvSetup(
         usable_blocks=service.capacity.usable_blocks,
@@ -208,7 +211,8 @@ def _engine(scenario: Scenario, service: Service) -> EngineSetup:
     )
     if service.capacity.footprint is not None:
         kv = replace(kv, allocator=ShrinkingPaged(service.capacity.footprint))
-    return EngineSetup(service.limits, policies.batcher, kv)
+    contracts = None if scenario.qos is None else scenario.qos.build(workload.trace)
+    return EngineSetup(service.limits, policies.batcher, kv, contracts)
 
 
 def _streams(seed: int) -> list[np.random.SeedSequence]:
@@ -280,10 +284,35 @@ def _own_summary(
             *workload.trace.warnings,
             *service.cost.notes,
             *_quality_notes(scenario),
-            *_advice(rejected, service),
+            *_advice(rejected, service, tiers=scenario.qos is not None),
             *_cache_notes(scenario, workload),
         ],
     }
+
+
+def _tenants(
+    scenario: Scenario,
+    service: Service,
+    workload: Workload,
+    requests: Requests,
+    replicas: tuple[StepColumns, ...],
+) -> dict[str, Any]:
+    """Metrics by tenant where there are several, and of tiers where there are any."""
+    trace = workload.trace
+    contracts = None if scenario.qos is None else scenario.qos.build(trace)
+    found: dict[str, Any] = {}
+    if contracts is not None or len(trace.tenant_names) > 1:
+        found["tenants"] = tenant_metrics(
+            requests,
+            trace,
+            scenario.slo.limits_ms,
+            contracts,
+            prefix_caching=scenario.engine.enable_prefix_caching,
+        )
+    if contracts is not None:
+        blocks, seats = service.capacity.usable_blocks, service.limits.max_num_seqs
+        found["tiers"] = tier_metrics(contracts, replicas, blocks, seats, requests.duration_ns)
+    return found
 
 
 def _compression(scenario: Scenario, service: Service) -> dict[str, Any] | None:
@@ -317,11 +346,15 @@ def _rejections(requests: Requests) -> dict[str, int]:
     return {status.name.lower(): counts[status] for status in Status if status and counts[status]}
 
 
-def _advice(rejected: dict[str, int], service: Service) -> list[str]:
+def _advice(rejected: dict[str, int], service: Service, *, tiers: bool) -> list[str]:
     """Name what refused requests, and what would let them in."""
     remedy = {
         "exceeds_max_model_len": f"are longer than max_model_len ({service.max_model_len})",
-        "exceeds_kv_cache": f"need more KV than there is ({service.capacity.usable_blocks} blocks)",
+        "exceeds_kv_cache": (
+            f"need more KV than there is ({service.capacity.usable_blocks} blocks)"
+            + (", or than their tier of qos may hold" if tiers else "")
+        ),
+        "exceeds_connections": "came while as many of their tier were in flight as qos lets it have",
         "exceeds_max_num_batched_tokens": (
             f"are longer than max_num_batched_tokens ({service.limits.max_num_batched_tokens}), and this batcher "
             "never splits a prompt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, progress, put_json, render, say
+from sim.commands.tenant_text import tenant_table, tier_lines
 from sim.run_directory import LOCK, new_directory, write_run
 from sim.simulation import Result, build_load, simulate
 
@@ -68,6 +69,10 @@ def print_summary(result: Result) -> None:
         out.print(f"padding: {own['padding']['share']:.1%} of the tokens computed")
     if own["prefix_hit_rate"] is not None:
         out.print(f"prefix cache: {own['prefix_hit_rate']:.1%} of the prompt tokens found")
+    if "tenants" in own:
+        out.print(tenant_table(own))
+        for line in tier_lines(own):
+            out.print(line)
     for message in own["extrapolated"].values():
         out.print(f"[yellow]extrapolated[/] {message}")
     for message in own["warnings"]:

@@ -20,6 +20,7 @@ from sim.scenario.kv_access import KvAccessConfig
 from sim.scenario.kv_compression import KvCompressionConfig
 from sim.scenario.links import LinksConfig
 from sim.scenario.named import named
+from sim.scenario.qos import QosConfig
 from workloads.config import WorkloadConfig
 
 CaptureSize = Annotated[int, Field(strict=True, ge=1, le=1_048_576)]
@@ -169,6 +170,8 @@ class Scenario(Section):
     """Who decides."""
     links: LinksConfig = LinksConfig()
     """Bandwidths, and what others send over them."""
+    qos: QosConfig | None = None
+    """Tiers of service: pools of KV blocks and seats for tenants; by default all share everything."""
     workload: WorkloadConfig
     """What arrives."""
     slo: SloConfig = SloConfig()
@@ -224,6 +227,35 @@ class Scenario(Section):
                 f"policies.eviction: {self.policies.eviction.name} acts on a prefix cache; "
                 "set engine.enable_prefix_caching: true"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pools_fit(self) -> Scenario:
+        if self.qos is None:
+            return self
+        name = self.policies.allocator.name
+        if name != "paged":
+            raise ValueError(
+                f"policies.allocator: {name} makes no pools for qos; take paged, or leave qos out"
+            )
+        if self.kv_compression.ages:
+            raise ValueError(
+                "kv_compression: pools of qos hold tokens of one size; leave hot_tokens, keep_ratio and "
+                "sliding_window out, or qos"
+            )
+        if self.kv_access.pattern is not None:
+            raise ValueError("kv_access.pattern: pages one pool of KV blocks; leave qos out")
+        if self.policies.router.watches_caches:
+            raise ValueError(
+                f"policies.router: {self.policies.router.name} with signal cached goes by one prefix cache a replica, "
+                "and qos makes one a tier; take signal own, or leave qos out"
+            )
+        if self.qos.manages_cache is not None and not self.engine.enable_prefix_caching:
+            raise ValueError(
+                f"{self.qos.manages_cache}: acts on a prefix cache; set engine.enable_prefix_caching: true"
+            )
+        if self.engine.enable_prefix_caching:
+            self.qos.check_cache(self.policies.eviction.name)
         return self
 
     @model_validator(mode="after")

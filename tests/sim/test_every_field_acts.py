@@ -84,6 +84,7 @@ OTHER_VALUES = {
     # Bandwidths and latency act on transfers: tests/sim/test_replica_links.py.
     **dict.fromkeys(f"links.{name}" for name in LinksConfig.model_fields),
     "links.background": [[{"route": "load", "gb_per_s": 60, "duration_s": 1}]],
+    "qos": None,  # tests/sim/qos/test_scenario.py
     "workload": None,  # every field of a workload: tests/workloads
     "slo.ttft_ms": [1],
     "slo.tpot_ms": [1],
