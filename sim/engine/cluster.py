@@ -232,5 +232,5 @@ def run_cluster(
     finally:
         if collecting:
             gc.enable()
-    logs = tuple(replica.log.columns(replica.core) for replica in cluster.replicas)
+    logs = tuple(replica.log.columns(replica.core, env.now_ns) for replica in cluster.replicas)
     return Requests(cluster.requests.columns()), logs

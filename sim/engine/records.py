@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sim.engine.core import EngineCore
 from sim.engine.plan import BatchPlan
 from sim.engine.request import RequestTable, Sequence
+from sim.kv.tiers.account import TierAccount
 
 Int64 = NDArray[np.int64]
 
@@ -113,6 +114,7 @@ class StepColumns:
     loaded_hits    those of them that came from another tier than HBM
     padded_tokens  tokens computed for nobody, in padded batches
     first_pool_blocks, last_pool_blocks   as first_used_blocks and last_used_blocks, by pool: a row of columns each
+    tiers          what was found in which tier, and what moved; None without lower tiers
     resumed_ns     end of each step that brought a preempted sequence back, once per sequence
     resumed_gaps_ns  the gap of its token there to the one before
     """
@@ -137,6 +139,7 @@ class StepColumns:
     prefix_hits: int = 0
     loaded_hits: int = 0
     padded_tokens: int = 0
+    tiers: TierAccount | None = None
     first_pool_blocks: Int64 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     last_pool_blocks: Int64 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
@@ -221,8 +224,8 @@ class StepLog:
             self._batch = None if plan.chunks else (decodes, plan.running)
         self._end_ns = end_ns
 
-    def columns(self, core: EngineCore) -> StepColumns:
-        """Everything logged, and what the engine itself counted, as columns; empties the log."""
+    def columns(self, core: EngineCore, end_ns: int) -> StepColumns:
+        """Everything logged, and what the engine itself counted to the end, as columns; empties the log."""
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, self.FIELDS)
         step_ns = np.concatenate([*self._full, self._chunk[: self._count]])
         resumed = np.array(core.resumed_tokens, dtype=np.int64).reshape(-1, 2)
@@ -238,6 +241,7 @@ class StepLog:
             prefix_hits=core.prefix_hits,
             loaded_hits=core.loaded_hits,
             padded_tokens=core.padded_tokens,
+            tiers=core.allocator.tier_account(end_ns),
             first_pool_blocks=of_pools[:, :pools].copy(),
             last_pool_blocks=of_pools[:, pools:].copy(),
         )

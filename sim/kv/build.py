@@ -11,6 +11,8 @@ from sim.kv.allocators.evicting_paged import EvictingPagedAllocator
 from sim.kv.allocators.paged import Paged
 from sim.kv.allocators.tiered_paged import TieredEvictingPagedAllocator, TieredPagedAllocator
 from sim.kv.eviction.decision import Eviction, EvictionConfig
+from sim.kv.prefetch.session import Session
+from sim.kv.tiers.prefetching import SessionPrefetch
 from sim.kv.tiers.setup import TierSetup
 
 
@@ -23,6 +25,7 @@ class KvSetup:
     eviction        which cached blocks go first; None: free blocks are used again in the engine's own order
     warm_cache      whether the prefix cache starts as after the same requests were served once before, in order
     tiers           KV below HBM, for the prefix cache
+    prefetch        what to bring back from there before it is asked for
     """
 
     usable_blocks: int
@@ -34,6 +37,7 @@ class KvSetup:
     eviction: EvictionConfig | None = None
     warm_cache: bool = False
     tiers: TierSetup | None = None
+    prefetch: Session | None = None
 
 
 def build_allocator(setup: KvSetup, table: RequestTable) -> Allocator:
@@ -62,6 +66,12 @@ def _prefix_cache(setup: KvSetup, table: RequestTable) -> CachedPagedAllocator:
         for index in range(len(table)):
             tokens = table.input_tokens[index] + table.output_tokens[index] - 1
             allocator.warm_up(table.contents(index, size), tokens)
+    if setup.prefetch is not None:
+        assert isinstance(allocator, TieredPagedAllocator)
+        expected = setup.prefetch.expectations()
+        allocator.prefetch_with(
+            SessionPrefetch(expected, table.session.__getitem__, table.arrival_ns.__getitem__)
+        )
     return allocator
 
 

@@ -66,7 +66,7 @@ def test_every_block_read_holds_what_it_should(load, setup, blocks, seats, batch
     assert core.allocator.free_blocks == blocks
     assert core.allocator.stored_tokens == 0
     core.check_integrity()
-    account = core.allocator.final_account(run.now)
+    account = core.allocator.tier_account(run.now)
     assert account.queried_tokens == core.prefix_queries
     assert account.hbm_tokens + account.arriving_tokens + account.reloaded_tokens == core.prefix_hits
     assert account.arriving_tokens + account.reloaded_tokens == core.loaded_hits
@@ -126,7 +126,7 @@ def test_every_prefetched_block_has_one_fate(load, setup, blocks, gap, lead, sha
         transfer_ns=lambda transfer: slowness * transfer.num_bytes,
     ).run()
     core = run.core
-    fates = core.allocator.prefetch_account
+    fates = core.allocator.tier_account(0).prefetch
     unread = core.allocator._prefetch._unread
     assert fates.unread == len(unread)
     assert core.allocator._index.unknown(np.array(sorted(unread), dtype=np.int64)).sum() == 0
@@ -157,14 +157,14 @@ def test_a_turn_finds_what_was_brought_back_for_it():
     assert (without.account.hbm_tokens, without.account.host_tokens) == (12, 28)
     brought = three_turns(Session(expected_gap_s=19.5e-6, lead_s=5e-6, share=1.0))
     assert (brought.account.hbm_tokens, brought.account.host_tokens) == (40, 0)
-    fates = brought.prefetch_account
+    fates = brought.tier_account(0).prefetch
     assert (fates.useful, fates.late, fates.evicting) == (7, 0, 0)
 
 
 def test_a_turn_that_comes_too_early_waits_for_the_rest():
     """They are sent for 200 ns before."""
     brought = three_turns(Session(expected_gap_s=19.5e-6, lead_s=2e-7, share=1.0))
-    account, fates = brought.account, brought.prefetch_account
+    account, fates = brought.account, brought.tier_account(0).prefetch
     assert (account.hbm_tokens, account.arriving_tokens, account.host_tokens) == (12, 28, 0)
     assert (fates.useful, fates.late) == (0, 7)
 
@@ -172,8 +172,8 @@ def test_a_turn_that_comes_too_early_waits_for_the_rest():
 def test_what_nobody_asks_for_is_wasted_once_it_is_overwritten():
     """The first session is expected too early: 12,500 ns. The other's turn at 20,000 lacks what gave way to it."""
     brought = three_turns(Session(expected_gap_s=12e-6, lead_s=0.0, share=1.0), last=1)
-    assert brought.prefetch_account.evicting == 7
-    assert brought.prefetch_account.wasted == 8
+    assert brought.tier_account(0).prefetch.evicting == 7
+    assert brought.tier_account(0).prefetch.wasted == 8
 
 
 def test_no_more_than_its_share_of_free_blocks_is_taken():

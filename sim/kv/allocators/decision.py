@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import InvariantError
+from sim.kv.tiers.account import TierAccount
 from sim.kv.transfer import Transfer
 
 Contents = NDArray[np.int64]
@@ -220,6 +221,10 @@ class Allocator(ABC):
     def expects_transfers(self) -> bool:
         """Whether something is on its way after which there may be more room: transfers, or tokens of a bucket."""
         return False
+
+    def tier_account(self, end_ns: int) -> TierAccount | None:  # noqa: ARG002
+        """What was found in which tier and what moved, up to the end of the run; None where there is one tier."""
+        return None
 
     def landed(self, transfer: Transfer) -> None:
         """A transfer that was asked for has ended; told at the start of a step."""

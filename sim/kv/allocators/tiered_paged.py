@@ -17,6 +17,7 @@ an engine cannot know them, and a preempted sequence finds its own again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -30,7 +31,7 @@ from sim.kv.eviction.decision import Eviction
 from sim.kv.tiers.account import TierAccount
 from sim.kv.tiers.lower import LowerTiers
 from sim.kv.tiers.movement import Copy, Demotion, Load, Part
-from sim.kv.tiers.prefetching import PrefetchAccount, SessionPrefetch
+from sim.kv.tiers.prefetching import SessionPrefetch
 from sim.kv.tiers.reload import Queued
 from sim.kv.tiers.setup import TierSetup
 from sim.kv.tiers.store import TierStore
@@ -80,11 +81,6 @@ class TieredPagedAllocator(CachedPagedAllocator):
     def prefetch_with(self, prefetch: SessionPrefetch) -> None:
         """From now on bring back what sessions are expected to ask for."""
         self._prefetch = prefetch
-
-    @property
-    def prefetch_account(self) -> PrefetchAccount | None:
-        """What became of prefetched blocks; None where there is no prefetching."""
-        return None if self._prefetch is None else self._prefetch.account
 
     # One sequence.
 
@@ -217,15 +213,15 @@ class TieredPagedAllocator(CachedPagedAllocator):
         for store in self._stores:
             store.restart_account(self.now_ns)
 
-    def final_account(self, end_ns: int) -> TierAccount:
-        """The account, with the use of the lower tiers from 0 to the end of the run."""
-        account = self.account
+    def tier_account(self, end_ns: int) -> TierAccount:
+        account = replace(self.account)
         account.host_used_block_ns = self.lower.host.used_to(end_ns)
         account.host_peak_blocks = self.lower.host.peak_blocks
         if self.lower.disk is not None:
             account.disk_used_block_ns = self.lower.disk.used_to(end_ns)
             account.disk_peak_blocks = self.lower.disk.peak_blocks
         account.dropped += self.lower.dropped
+        account.prefetch = None if self._prefetch is None else self._prefetch.account
         return account
 
     def check_integrity(self, holdings: Iterable[PagedHolding]) -> None:

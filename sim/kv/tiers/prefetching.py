@@ -1,41 +1,12 @@
-"""KV brought back for turns that are expected: whose turn it is, and what became of every block.
-
-Each block that was sent for is one of
-
-    useful   asked for after it had come, by whichever request
-    late     asked for while it was on its way: the request waited for the rest
-    wasted   used for something else before anybody asked
-    unread   nobody has asked yet
-
-`evicting` counts blocks, not prefetched ones, that a prefetch pushed out of HBM and that a request then asked for.
-"""
+"""KV brought back for turns that are expected: whose turn it is, and what became of every block."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
 
 from sim.kv.allocators.decision import Contents
 from sim.kv.prefetch.session import Expectations
-
-
-@dataclass(slots=True)
-class PrefetchAccount:
-    """Blocks, in all."""
-
-    issued: int = 0
-    useful: int = 0
-    late: int = 0
-    wasted: int = 0
-    evicting: int = 0
-
-    @property
-    def unread(self) -> int:
-        return self.issued - self.useful - self.late - self.wasted
-
-    def __add__(self, other: PrefetchAccount) -> PrefetchAccount:
-        """Both together."""
-        return PrefetchAccount(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+from sim.kv.tiers.account import PrefetchAccount
 
 
 class SessionPrefetch:

@@ -96,8 +96,7 @@ class TierStore:
 
     def used_to(self, now_ns: int) -> int:
         """Blocks times nanoseconds from 0 to now."""
-        self._count(now_ns)
-        return self.used_block_ns
+        return self.used_block_ns + self.used_blocks * (now_ns - self._since_ns)
 
     def restart_account(self, now_ns: int) -> None:
         """Count the blocks in use from now on."""
