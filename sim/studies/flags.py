@@ -49,6 +49,7 @@ def engine_flags(scenario: Scenario, varied: Collection[str] = ()) -> EngineFlag
         notes.append(
             f"weights in {scenario.hardware.weight_dtype}: no flag; serve a checkpoint in that precision"
         )
+    notes += _paging_notes(scenario)
     _batcher(scenario, words, notes)
     replicas = scenario.cluster.replicas
     if replicas > 1 or "policies.router" in varied:
@@ -71,6 +72,17 @@ def _cache_notes(scenario: Scenario) -> list[str]:
         )
     if scenario.engine.cache_at_start == "warm":
         notes.append("cache_at_start warm: a state at the start of the run, not a setting")
+    return notes
+
+
+def _paging_notes(scenario: Scenario) -> list[str]:
+    if scenario.kv_access.pattern is None:
+        return []
+    notes = ["kv_access: the engine holds the KV of running sequences in HBM; paging it would need building"]
+    if scenario.policies.prefetch.name == "oracle":
+        notes.append(
+            "oracle: knows what attention will read; a bound for other prefetchers, nothing to build"
+        )
     return notes
 
 

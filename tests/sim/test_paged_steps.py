@@ -17,6 +17,7 @@ from sim.scenario.kv_access import KvAccessConfig
 from sim.scenario.reading import load_scenario
 from sim.scenario.sections import PoliciesConfig
 from sim.simulation import Result, build_load, simulate
+from sim.studies.flags import engine_flags
 from workloads.errors import ConfigError
 
 # Tight on purpose: HBM holds less than a step reads when the batch is full, and the pool is short of blocks at times.
@@ -274,6 +275,15 @@ def test_what_does_not_fit_is_refused_in_one_line(overrides, message):
     with pytest.raises(Exception, match=message) as error:
         simulate(scenario)
     assert "\n" not in str(error.value)
+
+
+def test_that_no_engine_flag_gives_this_is_said():
+    notes = engine_flags(load_scenario(BASE, ["policies.prefetch=oracle"])).notes
+    assert any(note.startswith("kv_access: ") for note in notes)
+    assert any(note.startswith("oracle: ") for note in notes)
+    assert not any(
+        "kv_access" in note for note in engine_flags(load_scenario({**BASE, "kv_access": {}})).notes
+    )
 
 
 # Files.
