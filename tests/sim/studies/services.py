@@ -22,7 +22,9 @@ def service(cost: AffineCost, scenario: Scenario, usable_blocks: int = 100_000) 
     return Service(
         model=SimpleNamespace(name="double"),
         profile=SimpleNamespace(name="double", engine="none", content_hash="0"),
-        capacity=SimpleNamespace(usable_blocks=usable_blocks, num_gpu_blocks=usable_blocks + 1),
+        capacity=SimpleNamespace(
+            usable_blocks=usable_blocks, num_gpu_blocks=usable_blocks + 1, block_bytes=0, footprint=None
+        ),
         cost=cost,
         limits=EngineLimits(engine.max_num_seqs, engine.max_num_batched_tokens, engine.block_size),
         max_model_len=engine.max_model_len or 1 << 40,
