@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from sim.batching.chunked import Chunked
 from sim.batching.continuous import Continuous
 from sim.batching.dynamic_chunked import DynamicChunked
+from sim.batching.length_grouped import LengthGrouped
+from sim.batching.prefix_first import PrefixFirst
 from sim.batching.static_batch import StaticBatch
 from sim.metrics import Requests, peak_concurrency, waiting_at
 from sim.routing.least_loaded import LeastLoaded
@@ -23,7 +25,15 @@ loads = st.lists(
     st.tuples(st.integers(0, 100_000), st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=40
 ).map(sorted)
 batchers = st.sampled_from(
-    [Chunked(), Continuous(), StaticBatch(batch_size=3), DynamicChunked(target_tpot_ms=0.002)]
+    [
+        Chunked(),
+        Continuous(),
+        StaticBatch(batch_size=3),
+        StaticBatch(batch_size=4, padding=True, group_by="length"),
+        DynamicChunked(target_tpot_ms=0.002),
+        LengthGrouped(groups=2, budget=150),
+        PrefixFirst(max_overtaken=3),
+    ]
 )
 
 
