@@ -1,0 +1,464 @@
+"""The operations on a CUDA device: shapes checked, kernels launched by a `Runtime`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from hwbackend.kernels import checks
+from hwbackend.kernels.cupy_runtime import CupyRuntime
+from hwbackend.kernels.launch import Grid, Runtime
+from hwbackend.kernels.numpy_ops import rope_table
+from hwbackend.kernels.sources import DTYPE_CODES, HEAD_DIMS
+from hwbackend.kernels.splits import plan_splits
+from hwbackend.ops import Array, Dtype, KvPool, ShapeError
+
+_LOG2_E: Final = math.log2(math.e)
+_QUERY_TILE: Final = 64
+_KEY_TILE: Final = 64
+_NULL: Final = np.intp(0)
+_STORAGE: Final[dict[Dtype, Any]] = {
+    "float16": np.float16,
+    "bfloat16": np.uint16,
+    "int8": np.int8,
+    "fp8": np.uint8,
+}
+
+
+class CudaOps:
+    """`hwbackend.ops.Ops` on a CUDA device, on the current stream.
+
+    Arrays are contiguous, but that tokens of q, k and v may lie apart (as the slices of one q-k-v product do).
+    Nothing here waits for the device, unless `max_context_len` is left out.
+    """
+
+    def __init__(self, runtime: Runtime | None = None, dtype: Dtype = "float16") -> None:
+        """Take the current device, through CuPy, where no runtime is given.
+
+        float16 is the dtype that CuPy computes with too; bfloat16 (uint16 there) is for these operations alone.
+        """
+        if dtype not in ("float16", "bfloat16"):
+            raise ShapeError(f"CudaOps: dtype {dtype!r}; the kernels compute in float16 or bfloat16")
+        self.dtype: Dtype = dtype
+        self._runtime = runtime or CupyRuntime()
+        self._xp = self._runtime.xp
+
+    def to_values(self, x: Array) -> Array:
+        xp = self._xp
+        if self.dtype == "float16":
+            return xp.asarray(x, dtype=np.float16)
+        bits = xp.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        return xp.where(xp.isnan(x), np.uint16(0x7FFF), rounded.astype(np.uint16))
+
+    def to_floats(self, x: Array) -> Array:
+        if self.dtype == "float16":
+            return x.astype(np.float32)
+        return (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+    def add(self, x: Array, y: Array) -> None:
+        checks.require(x.shape == y.shape, "add", f"{x.shape} and {y.shape}; must be one shape")
+        words = checks.contiguous_words("add", x)
+        checks.contiguous_words("add", y)
+        self._launch("elementwise", "add", (self._stream_blocks(words),), 256, (x, y, np.int64(words)))
+
+    def matmul(self, x: Array, w: Array, out: Array | None = None) -> Array:
+        checks.check_matmul(x, w)
+        if out is None:
+            out = self._empty((x.shape[0], w.shape[1]), self.dtype)
+        self._contiguous("matmul", x, w, out)
+        if out.size:
+            self._runtime.gemm(x, w, out, self.dtype)
+        return out
+
+    def matmul_8bit(self, x: Array, w: Array) -> Array:
+        checks.check_matmul(x, w.T)
+        self._contiguous("matmul_8bit", x, w)
+        checks.require(
+            x.shape[1] % 4 == 0 and w.shape[0] % 4 == 0,
+            "matmul_8bit",
+            f"{x.shape} by {w.shape}; k and n by 4",
+        )
+        out = self._xp.empty((x.shape[0], w.shape[0]), np.int32)
+        if out.size:
+            self._runtime.gemm_8bit(x, w, out)
+        return out
+
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        checks.check_norm(x, weight)
+        rows, width = x.shape
+        checks.require(width % 8 == 0, "rms_norm", f"rows of {width}; must be a multiple of 8")
+        self._contiguous("rms_norm", weight)
+        stride = self._row_stride("rms_norm", x)
+        out = self._empty((rows, width), self.dtype)
+        args = (out, x, weight, np.int32(width // 8), np.int32(stride), np.float32(eps))
+        self._launch("elementwise", "rms_norm", (rows,), 256, args)
+        return out
+
+    def rope_table(self, max_positions: int, head_dim: int, theta: float) -> Array:
+        return self._xp.asarray(rope_table(max_positions, head_dim, theta))
+
+    def rope(self, q: Array, k: Array, positions: Array, table: Array) -> None:
+        checks.check_rope(q, k, positions, table)
+        strides = (np.int32(self._token_stride("rope", q)), np.int32(self._token_stride("rope", k)))
+        heads = (np.int32(q.shape[1]), np.int32(k.shape[1]), np.int32(q.shape[2]))
+        args = (q, k, self._ids(positions), table, *heads, *strides)
+        self._launch("elementwise", "rope", (q.shape[0],), 256, args)
+
+    def silu_mul(self, gate_up: Array) -> Array:
+        checks.check_gate_up(gate_up)
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        checks.require(width % 8 == 0, "silu_mul", f"rows of {width}; must be a multiple of 8")
+        self._contiguous("silu_mul", gate_up)
+        out = self._empty((rows, width), self.dtype)
+        # The second grid dimension ends at 65,535 rows.
+        for start in range(0, rows, 65535):
+            part = slice(start, min(start + 65535, rows))
+            grid = (_blocks(width // 8, 256), part.stop - part.start)
+            self._launch(
+                "elementwise", "silu_mul", grid, 256, (out[part], gate_up[part], np.int32(width // 8))
+            )
+        return out
+
+    def new_pool(
+        self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: Dtype | None = None
+    ) -> KvPool:
+        dtype = dtype or self.dtype
+        if dtype not in (self.dtype, "int8", "fp8"):
+            raise ShapeError(f"new_pool: dtype {dtype!r}; must be {self.dtype}, int8 or fp8")
+        self._head_dim("new_pool", head_dim)
+        scales = None
+        if dtype == "int8":
+            scales = self._xp.zeros((2, num_blocks, num_kv_heads, block_size), np.float32)
+        elif dtype == "fp8":
+            scales = self._xp.ones(2, np.float32)
+        shape = (2, num_blocks, block_size, num_kv_heads, head_dim)
+        return KvPool(self._xp.zeros(shape, _STORAGE[dtype]), scales, dtype)
+
+    def append_kv(self, pool: KvPool, k: Array, v: Array, slots: Array) -> None:
+        checks.check_append(pool, k, v, slots)
+        num_tokens, heads, head_dim = k.shape
+        strides = (
+            np.int32(self._token_stride("append_kv", k)),
+            np.int32(self._token_stride("append_kv", v)),
+        )
+        args = (*_planes(pool), k, v, self._ids(slots), np.int32(num_tokens), np.int32(heads), *strides)
+        grid = (_blocks(2 * num_tokens * heads, 128 * 8 // head_dim),)
+        self._launch("kv_cache", "append_kv", grid, 128, args, **self._pool_defines(pool))
+
+    def decode_attention(
+        self,
+        q: Array,
+        pool: KvPool,
+        block_tables: Array,
+        context_lens: Array,
+        *,
+        max_context_len: int | None = None,
+        window: int | None = None,
+    ) -> Array:
+        checks.check_decode(q, pool, block_tables, context_lens)
+        checks.check_window("decode_attention", window)
+        longest = self._longest(context_lens) if max_context_len is None else max_context_len
+        capacity = block_tables.shape[1] * pool.block_size
+        checks.check_max_context("decode_attention", longest, capacity)
+        seen = longest if window is None else min(longest, window)
+        layout = (self._ids(block_tables), block_tables.shape[1], pool.num_kv_heads)
+        defines = self._pool_defines(pool)
+        return self._decode(q, _planes(pool), layout, self._ids(context_lens), seen, window, defines)
+
+    def contiguous_decode_attention(
+        self, q: Array, k: Array, v: Array, context_lens: Array, *, max_context_len: int | None = None
+    ) -> Array:
+        operation = "contiguous_decode_attention"
+        checks.check_contiguous(q, k, v, context_lens)
+        self._contiguous(operation, k, v)
+        self._head_dim(operation, k.shape[3])
+        longest = self._longest(context_lens) if max_context_len is None else max_context_len
+        checks.check_max_context(operation, longest, k.shape[1])
+        defines = {
+            "HEAD_DIM": k.shape[3],
+            "KV": DTYPE_CODES[self.dtype],
+            "BLOCK_SIZE": 0,
+        }
+        layout = (_NULL, k.shape[1], k.shape[2])
+        planes = (k, v, _NULL, _NULL)
+        return self._decode(q, planes, layout, self._ids(context_lens), longest, None, defines)
+
+    def prefill_attention(
+        self, q: Array, pool: KvPool, block_table: Array, context_len: int, *, window: int | None = None
+    ) -> Array:
+        checks.check_prefill(q, pool, block_table, context_len)
+        checks.check_window("prefill_attention", window)
+        num_tokens, num_heads, head_dim = q.shape
+        out = self._empty(q.shape, self.dtype)
+        sizes = (num_tokens, context_len, num_heads, pool.num_kv_heads)
+        args = (
+            out,
+            q,
+            *_planes(pool),
+            self._ids(block_table),
+            *map(np.int32, sizes),
+            np.int32(self._token_stride("prefill_attention", q)),
+            np.int32(window or 0),
+            np.float32(_LOG2_E / math.sqrt(head_dim)),
+        )
+        shared_bytes = 2 * 2 * _KEY_TILE * head_dim * 2
+        grid = (_blocks(num_tokens, _QUERY_TILE), num_heads)
+        defines = self._pool_defines(pool)
+        self._launch(
+            "prefill_attention", "prefill_attention", grid, 128, args, shared_bytes=shared_bytes, **defines
+        )
+        return out
+
+    def copy_blocks(self, pool: KvPool, src: Array, dst: Array) -> None:
+        checks.require(src.shape == dst.shape, "copy_blocks", f"{src.shape} sources for {dst.shape} targets")
+        self._move(pool, pool, src, dst)
+
+    def gather_blocks(self, pool: KvPool, ids: Array) -> KvPool:
+        shape = (2, len(ids), *pool.data.shape[2:])
+        scales = pool.scales
+        if pool.dtype == "int8":
+            scales = self._xp.empty((2, len(ids), pool.num_kv_heads, pool.block_size), np.float32)
+        blocks = KvPool(self._xp.empty(shape, pool.data.dtype), scales, pool.dtype)
+        self._move(pool, blocks, ids, None)
+        return blocks
+
+    def scatter_blocks(self, pool: KvPool, ids: Array, blocks: KvPool) -> None:
+        checks.check_same_kind("scatter_blocks", pool, blocks, len(ids))
+        self._move(blocks, pool, None, ids)
+
+    def quantise(self, x: Array, dtype: Dtype = "int8", scale: Array | None = None) -> tuple[Array, Array]:
+        checks.require(
+            dtype in ("int8", "fp8") and (scale is None) == (dtype == "int8"),
+            "quantise",
+            f"dtype {dtype!r} with{'out' if scale is None else ''} a scale; int8 makes its own, fp8 needs one",
+        )
+        self._contiguous("quantise", x)
+        out = self._empty(x.shape, dtype)
+        scales = self._xp.empty(x.shape[:-1], np.float32) if scale is None else scale
+        self._eight_bit("quantise", (out, scales, x), x.shape, dtype)
+        return out, scales
+
+    def dequantise(self, values: Array, scales: Array) -> Array:
+        dtype: Dtype = "int8" if values.dtype == np.int8 else "fp8"
+        wanted = values.shape[:-1] if dtype == "int8" else (1,)
+        checks.require(
+            scales.shape == wanted,
+            "dequantise",
+            f"{values.shape} values with {scales.shape} scales; must be {wanted}",
+        )
+        self._contiguous("dequantise", values, scales)
+        out = self._empty(values.shape, self.dtype)
+        self._eight_bit("dequantise", (out, values, scales), values.shape, dtype)
+        return out
+
+    def _eight_bit(
+        self, kernel: str, arrays: tuple[Array, ...], shape: tuple[int, ...], dtype: Dtype
+    ) -> None:
+        self._head_dim(kernel, shape[-1])
+        rows = math.prod(shape[:-1])
+        defines = {"HEAD_DIM": shape[-1], "KV": DTYPE_CODES[dtype]}
+        grid = (_blocks(rows, 128 * 8 // shape[-1]),)
+        self._launch("quantise", kernel, grid, 128, (*arrays, np.int32(rows)), **defines)
+
+    def _decode(
+        self,
+        q: Array,
+        planes: tuple[Any, ...],
+        layout: tuple[Any, int, int],
+        context_lens: Array,
+        seen: int,
+        window: int | None,
+        defines: dict[str, int],
+    ) -> Array:
+        """layout: block tables, their width (contiguous: capacity of a sequence), KV heads; seen: most tokens."""
+        tables, table_stride, kv_heads = layout
+        batch, num_heads, head_dim = q.shape
+        group = num_heads // kv_heads
+        rows = 8 if group <= 8 else 16
+        columns = kv_heads * _blocks(group, rows)
+        block_size = defines["BLOCK_SIZE"] or None
+        splits = plan_splits(batch * columns, seen, block_size, self._runtime.num_multiprocessors)
+        xp, out = self._xp, self._empty(q.shape, self.dtype)
+        parts = (_NULL, _NULL)
+        if splits.num_splits > 1:
+            shape = (batch, num_heads, splits.num_splits)
+            parts = (xp.empty((*shape, head_dim), np.float32), xp.empty((*shape, 2), np.float32))
+        sizes = (
+            num_heads,
+            kv_heads,
+            self._token_stride("decode_attention", q),
+            table_stride,
+            splits.split_tokens,
+            window or 0,
+        )
+        scale = np.float32(_LOG2_E / math.sqrt(head_dim))
+        args = (out, *parts, q, *planes, tables, context_lens, *map(np.int32, sizes), scale)
+        self._launch(
+            "decode_attention",
+            "decode_attention",
+            (splits.num_splits, columns, batch),
+            128,
+            args,
+            shared_bytes=splits.table_bytes,
+            ROWS=rows,
+            **defines,
+        )
+        if splits.num_splits > 1:
+            merge = (splits.num_splits, splits.split_tokens, window or 0)
+            self._launch(
+                "decode_attention",
+                "merge_splits",
+                (num_heads, batch),
+                head_dim,
+                (out, *parts, context_lens, *map(np.int32, merge)),
+                ROWS=rows,
+                **defines,
+            )
+        return out
+
+    def _move(
+        self, source: KvPool, target: KvPool, source_ids: Array | None, target_ids: Array | None
+    ) -> None:
+        ids = source_ids if source_ids is not None else target_ids
+        assert ids is not None
+        pairs = [(source.data, target.data)]
+        if source.dtype == "int8":
+            pairs.append((source.scales, target.scales))
+        for old, new in pairs:
+            block_bytes = math.prod(old.shape[2:]) * old.itemsize
+            words, rest = divmod(block_bytes, checks.WORD_BYTES)
+            checks.require(
+                rest == 0, "copy of blocks", f"{block_bytes} bytes a block; must be a multiple of 16"
+            )
+            args = (
+                new,
+                old,
+                _NULL if target_ids is None else self._ids(target_ids),
+                _NULL if source_ids is None else self._ids(source_ids),
+                np.int32(new.shape[1]),
+                np.int32(old.shape[1]),
+                np.int32(words),
+            )
+            self._launch("blocks", "move_blocks", (len(ids), 2, _blocks(words, 4 * 256)), 256, args)
+
+    def _launch(
+        self,
+        source: str,
+        kernel: str,
+        grid: Grid,
+        threads: int,
+        args: Sequence[Any],
+        *,
+        shared_bytes: int = 0,
+        **defines: int,
+    ) -> None:
+        if math.prod(grid) == 0:
+            return
+        if source != "blocks":  # which moves bytes, whatever they mean
+            defines["ACT"] = DTYPE_CODES[self.dtype]
+        compiled = self._runtime.kernel(source, kernel, **defines)
+        compiled(grid, (threads,), args, shared_bytes=shared_bytes)
+
+    def _pool_defines(self, pool: KvPool) -> dict[str, int]:
+        checks.require(
+            pool.dtype in (self.dtype, "int8", "fp8"), "pool", f"{pool.dtype} values with ops of {self.dtype}"
+        )
+        return {
+            "HEAD_DIM": pool.head_dim,
+            "KV": DTYPE_CODES[pool.dtype],
+            "BLOCK_SIZE": pool.block_size,
+        }
+
+    def _empty(self, shape: tuple[int, ...], dtype: Dtype) -> Array:
+        return self._xp.empty(shape, _STORAGE[dtype])
+
+    def _ids(self, ids: Array) -> Array:
+        return self._xp.ascontiguousarray(ids, dtype=np.int32)
+
+    def _longest(self, context_lens: Array) -> int:
+        return int(context_lens.max()) if context_lens.size else 0
+
+    def _stream_blocks(self, words: int) -> int:
+        return min(_blocks(words, 256), 16 * self._runtime.num_multiprocessors)
+
+    @staticmethod
+    def _contiguous(operation: str, *arrays: Array) -> None:
+        for x in arrays:
+            checks.require(x.flags.c_contiguous, operation, f"an array of {x.shape} that is not contiguous")
+
+    @staticmethod
+    def _head_dim(operation: str, head_dim: int) -> None:
+        checks.require(
+            head_dim in HEAD_DIMS,
+            operation,
+            f"heads of {head_dim}; the kernels have {HEAD_DIMS[0]} and {HEAD_DIMS[1]}",
+        )
+
+    @staticmethod
+    def _token_stride(operation: str, x: Array) -> int:
+        """Values from token to token of x[n, heads, d], whose tokens are contiguous and 16-byte aligned."""
+        size = x.itemsize
+        inner = x.strides[2] == size and (x.shape[1] == 1 or x.strides[1] == x.shape[2] * size)
+        checks.require(
+            inner and (x.shape[0] <= 1 or x.strides[0] % checks.WORD_BYTES == 0),
+            operation,
+            f"{x.shape} with strides {x.strides}; heads of a token must be contiguous, tokens aligned to 16 bytes",
+        )
+        return x.shape[1] * x.shape[2] if x.shape[0] <= 1 else x.strides[0] // size
+
+    @staticmethod
+    def _row_stride(operation: str, x: Array) -> int:
+        checks.require(
+            x.strides[1] == x.itemsize and (x.shape[0] <= 1 or x.strides[0] % checks.WORD_BYTES == 0),
+            operation,
+            f"{x.shape} with strides {x.strides}; rows must be contiguous and aligned to 16 bytes",
+        )
+        return x.shape[1] if x.shape[0] <= 1 else x.strides[0] // x.itemsize
+
+
+class CudaStreamOps:
+    """`hwbackend.ops.StreamOps` on a CUDA device, on the current stream."""
+
+    def __init__(self, runtime: Runtime | None = None) -> None:
+        self._runtime = runtime or CupyRuntime()
+        self._blocks = 16 * self._runtime.num_multiprocessors  # twice as many as are resident
+
+    def copy(self, dst: Array, src: Array) -> None:
+        words = checks.contiguous_words("copy", src)
+        checks.require(
+            dst.nbytes == src.nbytes, "copy", f"{src.nbytes} bytes to {dst.nbytes}; must be as many"
+        )
+        checks.contiguous_words("copy", dst)
+        self._launch("stream_copy", (dst, src, np.int64(words)))
+
+    def read(self, src: Array) -> Array:
+        """The exclusive or of what each block of threads read."""
+        digests = self._runtime.xp.empty(self._blocks, np.uint32)
+        self._launch("stream_read", (digests, src, np.int64(checks.contiguous_words("read", src))))
+        return digests
+
+    def write(self, dst: Array) -> None:
+        self._launch("stream_write", (dst, np.uint32(0), np.int64(checks.contiguous_words("write", dst))))
+
+    def flush(self, buffer: Array) -> None:
+        self._launch("flush", (buffer, np.int64(checks.contiguous_words("flush", buffer))))
+
+    def empty(self) -> None:
+        self._runtime.kernel("stream", "empty")((1,), (1,), ())
+
+    def _launch(self, kernel: str, args: Sequence[Any]) -> None:
+        self._runtime.kernel("stream", kernel)((self._blocks,), (256,), args)
+
+
+def _planes(pool: KvPool) -> tuple[Any, ...]:
+    """Addresses of keys, values and their scales."""
+    scales = (_NULL, _NULL) if pool.scales is None else (pool.scales[:1], pool.scales[1:])
+    return pool.data[0], pool.data[1], *scales
+
+
+def _blocks(work: int, each: int) -> int:
+    return -(-work // each)
