@@ -50,7 +50,7 @@ class EngineView(Protocol):
 
     @property
     def num_running(self) -> int:
-        """Sequences that were admitted and have not finished."""
+        """Sequences that were admitted and have not finished, those included whose KV is on its way."""
 
     @property
     def num_decodes(self) -> int:

@@ -75,7 +75,7 @@ class EngineCore:
 
     @property
     def num_running(self) -> int:
-        return len(self.running)
+        return len(self.running) + len(self.loading)
 
     @property
     def num_decodes(self) -> int:

@@ -210,7 +210,7 @@ class Scenario(Section):
         policies = self.policies
         if policies.batcher.needs_prefix_cache:
             raise ValueError(
-                f"policies.batcher: {policies.batcher.name} by prefix acts on a prefix cache; "
+                f"policies.batcher: {policies.batcher.name} would order the queue by what a prefix cache holds; "
                 "set engine.enable_prefix_caching: true"
             )
         if policies.router.reads_prefixes:

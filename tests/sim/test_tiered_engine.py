@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from sim.batching.chunked import Chunked
 from sim.batching.continuous import Continuous
+from sim.batching.length_grouped import LengthGrouped
+from sim.batching.prefix_first import PrefixFirst
+from sim.batching.static_batch import StaticBatch
 from sim.kv.eviction.fifo import Fifo
 from sim.kv.eviction.length_aware import LengthAware
 from sim.kv.eviction.lfu import Lfu
@@ -42,7 +45,15 @@ def machine(load, setup, **options):
     setup=tiers,
     blocks=st.integers(14, 40),
     seats=st.integers(1, 5),
-    batcher=st.sampled_from([Chunked(), Chunked(chunk_tokens=9), Continuous()]),
+    batcher=st.sampled_from(
+        [
+            Chunked(),
+            Chunked(chunk_tokens=9),
+            Continuous(),
+            LengthGrouped(groups=2, budget=60),
+            PrefixFirst(max_overtaken=2),
+        ]
+    ),
     eviction=st.sampled_from([None, None, Lfu(), LengthAware()]),
     slowness=st.sampled_from([0, 1, 7]),
 )
@@ -71,6 +82,31 @@ def test_every_block_read_holds_what_it_should(load, setup, blocks, seats, batch
     assert account.hbm_tokens + account.arriving_tokens + account.reloaded_tokens == core.prefix_hits
     assert account.arriving_tokens + account.reloaded_tokens == core.loaded_hits
     assert (account.reloaded + account.swapped_in) * BLOCK == account.reloaded_tokens
+
+
+@given(
+    load=loads,
+    setup=tiers,
+    blocks=st.integers(14, 40),
+    padding=st.booleans(),
+    group=st.sampled_from(["none", "length", "prefix"]),
+    slowness=st.sampled_from([0, 1, 7]),
+)
+def test_a_static_batch_waits_for_all_of_its_kv(load, setup, blocks, padding, group, slowness):
+    """Who joins is fixed when a batch starts: nobody takes the seat of a sequence that waits for its KV."""
+    batcher = StaticBatch(batch_size=2, padding=padding, group_by=group)
+    run = machine(
+        load,
+        setup,
+        blocks=blocks,
+        seats=5,
+        batcher=batcher,
+        transfer_ns=lambda transfer: slowness * transfer.num_bytes,
+    )
+    sizes = []
+    run.run(lambda: sizes.append(len(run.core.running) + len(run.core.loading)))
+    assert max(sizes) <= 2
+    assert run.core.padded_tokens >= 0 if padding else run.core.padded_tokens == 0
 
 
 sessions = st.lists(
