@@ -43,7 +43,7 @@ class KvTiersConfig(BaseModel):
 
     @model_validator(mode="after")
     def _every_field_acts(self) -> KvTiersConfig:
-        if not self.host_gib and self != KvTiersConfig():
+        if not self.host_gib and self.model_dump(exclude_defaults=True):
             raise ValueError("acts with host memory: set host_gib")
         if self.reload == "never" and self.preempt != "recompute":
             raise ValueError(
