@@ -19,6 +19,7 @@ from workloads.errors import ConfigError
 
 if TYPE_CHECKING:
     from hwbackend.allocation_log import AllocationLog
+    from hwbackend.ops import Ops
 
 Array = Any
 """An array of the device's own library: `numpy.ndarray` or `cupy.ndarray`."""
@@ -123,7 +124,7 @@ class Device(Protocol):
     num_devices: int
 
     @property
-    def ops(self) -> Any: ...  # noqa: ANN401
+    def ops(self) -> Ops: ...
     @property
     def identity(self) -> Identity: ...
     def memory(self) -> MemoryInfo: ...

@@ -24,7 +24,7 @@ from sim.cost.cuda_graphs import capture_sizes
 from sim.errors import CapacityError
 from sim.kv.compression import KvCompression
 from sim.kv.footprint import Footprint
-from sim.model import ModelSpec
+from sim.model import WEIGHT_BYTES, ModelSpec
 
 # CUDA context growth, cuBLAS workspaces, compiled modules, allocator slack: what remains of the H100
 # Llama-2-7B log (vLLM 0.15.1, no graphs counted there) after weights and the activation peak below.
@@ -39,7 +39,6 @@ GRAPH_LAYER_BYTES: Final = 145 * 2**10
 LOGIT_BYTES: Final = 14
 # ... and the buffers of the top-k/top-p kernel ("around 80 MiB": vLLM pull request 33538).
 SAMPLER_BYTES: Final = 80 * 2**20
-_ACTIVATION_BYTES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,12 @@ def kv_capacity(
     tp = tensor_parallel_size
     budget = int(memory_bytes * gpu_memory_utilization)
     weights = model.weight_bytes(weight_dtype, tp)
-    activations = activation_bytes(model, max_num_batched_tokens, max_num_seqs, tp)
+    value_bytes = int(WEIGHT_BYTES[model.plain_dtype(weight_dtype)])
+    activations = activation_bytes(model, max_num_batched_tokens, max_num_seqs, tp, value_bytes=value_bytes)
     graphs = GRAPH_LAYER_BYTES * model.num_layers * (len(sizes) + sum(size <= max_num_seqs for size in sizes))
     context = CONTEXT_BYTES + (COMMUNICATOR_BYTES if tp > 1 else 0)
-    block_bytes = model.kv_group_layers * block_size * model.kv_bytes_per_token_layer(kv_cache_dtype, tp)
+    kv_dtype = model.resolve_kv_dtype(kv_cache_dtype, weight_dtype)
+    block_bytes = model.kv_group_layers * block_size * model.kv_bytes_per_token_layer(kv_dtype, tp)
     if compression is not None:
         block_bytes = math.ceil(block_bytes * compression.stored_share(model.num_layers))
     blocks = num_gpu_blocks_override
@@ -130,7 +131,12 @@ def kv_capacity(
 
 
 def activation_bytes(
-    model: ModelSpec, max_num_batched_tokens: int, max_num_seqs: int, tensor_parallel_size: int = 1
+    model: ModelSpec,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    tensor_parallel_size: int = 1,
+    *,
+    value_bytes: int = 2,
 ) -> int:
     """Peak of the profile run: the widest layer of the forward pass, or sampling, whichever is larger."""
     tokens, hidden, tp = max_num_batched_tokens, model.hidden_size, tensor_parallel_size
@@ -141,9 +147,9 @@ def activation_bytes(
         inter = model.moe.expert_intermediate_size // tp
         # Fused experts (vLLM `fused_moe`): gate-up and expert outputs share a buffer, activation has its own.
         widest = max(qkv, model.moe.top_k * (max(2 * inter, hidden) + inter) + hidden)
-    forward = _ACTIVATION_BYTES * tokens * (stream + widest)
+    forward = value_bytes * tokens * (stream + widest)
     rows = min(max_num_seqs, tokens)
-    sampling = _ACTIVATION_BYTES * tokens * hidden + LOGIT_BYTES * rows * model.vocab_size + SAMPLER_BYTES
+    sampling = value_bytes * tokens * hidden + LOGIT_BYTES * rows * model.vocab_size + SAMPLER_BYTES
     return max(forward, sampling)
 
 

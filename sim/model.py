@@ -18,8 +18,16 @@ from workloads.errors import ConfigError
 
 # Bytes per weight. nvfp4: 4 bits and one 8-bit scale per 16 weights; mxfp4: one 8-bit scale per 32.
 # The scales of fp8 (one per tensor, or per 128 x 128 block) are below 0.03% and left out.
-WEIGHT_BYTES: Final = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125}
-KV_BYTES: Final = {"auto": 2, "bfloat16": 2, "fp8": 1}
+WEIGHT_BYTES: Final = {
+    "float32": 4.0,
+    "bfloat16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "nvfp4": 0.5625,
+    "mxfp4": 0.53125,
+}
+KV_BYTES: Final = {"auto": 2, "float32": 4, "bfloat16": 2, "fp8": 1}
+_LINEAR: Final = ("float32", "bfloat16", "fp8", "fp8_block", "nvfp4")
 _SHIPPED: Final = Path(__file__).with_name("models.json")
 
 
@@ -125,11 +133,19 @@ class ModelSpec:
         """Return the dtype of the linear layers: `auto` is the checkpoint's."""
         if weight_dtype == "auto":
             return self.weight_dtype
-        if weight_dtype not in ("bfloat16", "fp8", "fp8_block", "nvfp4"):
+        if weight_dtype not in _LINEAR:
             raise ConfigError(
-                f"hardware.weight_dtype: {weight_dtype!r} is not one of auto, bfloat16, fp8, fp8_block, nvfp4"
+                f"hardware.weight_dtype: {weight_dtype!r} is not one of auto, {', '.join(_LINEAR)}"
             )
         return weight_dtype
+
+    def plain_dtype(self, weight_dtype: str) -> str:
+        """Return the dtype of what is never quantised: activations, embeddings, LM head, router."""
+        return "float32" if self.resolve_weight_dtype(weight_dtype) == "float32" else "bfloat16"
+
+    def resolve_kv_dtype(self, kv_cache_dtype: str, weight_dtype: str) -> str:
+        """Return the dtype of the KV cache: `auto` is that of activations."""
+        return self.plain_dtype(weight_dtype) if kv_cache_dtype == "auto" else kv_cache_dtype
 
     def resolve_expert_dtype(self, weight_dtype: str) -> str:
         """Return the dtype of the routed experts; those of a checkpoint that quantised them stay as they are.
@@ -140,18 +156,19 @@ class ModelSpec:
         return self.expert_weight_dtype or linear
 
     def weight_bytes(self, weight_dtype: str = "auto", tensor_parallel_size: int = 1) -> int:
-        """Bytes of weights on one GPU. Embeddings, LM head and router stay 16-bit, as engines keep them."""
+        """Bytes of weights on one GPU. Embeddings, LM head and router are not quantised, as engines have it."""
         self._require_divisible(tensor_parallel_size)
         linear = WEIGHT_BYTES[self.resolve_weight_dtype(weight_dtype)]
         experts = WEIGHT_BYTES[self.resolve_expert_dtype(weight_dtype)]
+        plain = WEIGHT_BYTES[self.plain_dtype(weight_dtype)]
         tp = tensor_parallel_size
-        embeddings = 2.0 * self._embedding_params() / tp
+        embeddings = plain * self._embedding_params() / tp
         total = embeddings + self.num_layers * self._attention_params(tp) * linear
         total += (self.num_layers - self.num_moe_layers) * self._mlp_params() / tp * linear
         if self.moe is not None:
             shared = self.moe.num_shared_experts * self._expert_params() / tp * linear
             routed = self.moe.num_experts * self._expert_params() / tp * experts
-            total += self.num_moe_layers * (shared + routed + 2.0 * self.moe.num_experts * self.hidden_size)
+            total += self.num_moe_layers * (shared + routed + plain * self.moe.num_experts * self.hidden_size)
         return round(total)
 
     def _params(self, experts: int) -> int:

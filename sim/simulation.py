@@ -96,6 +96,7 @@ def build_service(scenario: Scenario) -> Service:
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
         compression=compression,
     )
+    kv_dtype = model.resolve_kv_dtype(engine.kv_cache_dtype, hardware.weight_dtype)
     longest = model.max_position_embeddings
     if capacity.max_tokens is not None:
         longest = min(longest, capacity.max_tokens)
@@ -115,7 +116,7 @@ def build_service(scenario: Scenario) -> Service:
             engine.block_size,
             kv_tokens=capacity.usable_blocks * engine.block_size,
             l2_tokens=profile.device.l2_bytes
-            // model.kv_bytes_per_token_layer(engine.kv_cache_dtype, hardware.tensor_parallel_size),
+            // model.kv_bytes_per_token_layer(kv_dtype, hardware.tensor_parallel_size),
         ),
         engine.max_model_len or longest,
     )

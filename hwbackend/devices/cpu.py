@@ -6,18 +6,20 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from importlib import import_module
 from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Thread
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hwbackend.allocation_log import AllocationLog
 from hwbackend.device import Array, Call, Condition, Event, Graph, Identity, Kind, MemoryInfo, Stream
 from hwbackend.devices import blas, host_facts
+
+if TYPE_CHECKING:
+    from hwbackend.ops import Ops
 
 _FLUSH_TIMES: Final = 2  # times the last cache: a buffer of so many bytes, written, leaves nothing else in it
 _PAGE: Final = 4096
@@ -147,8 +149,10 @@ class CpuDevice:
         self._threads_before = blas.set_num_threads(max(1, host_facts.num_cores() - 1))
 
     @cached_property
-    def ops(self) -> Any:  # noqa: ANN401
-        return import_module("hwbackend.kernels.numpy_ops").NumpyOps()
+    def ops(self) -> Ops:
+        from hwbackend.kernels.numpy_ops import NumpyOps  # noqa: PLC0415
+
+        return NumpyOps()
 
     @cached_property
     def identity(self) -> Identity:

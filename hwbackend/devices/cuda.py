@@ -11,13 +11,16 @@ from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hwbackend.allocation_log import AllocationLog
 from hwbackend.device import Array, Call, Condition, Event, Graph, Identity, Kind, MemoryInfo, Stream
 from hwbackend.devices.nvml import Nvml
+
+if TYPE_CHECKING:
+    from hwbackend.ops import Ops
 
 _FLUSH_TIMES: Final = 2
 _HOST_TO_HOST, _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE = range(4)  # cudaMemcpyKind
@@ -102,8 +105,12 @@ class CudaDevice:
         self.num_devices = int(self._runtime.getDeviceCount())
 
     @cached_property
-    def ops(self) -> Any:  # noqa: ANN401
-        return import_module("hwbackend.kernels.cuda_ops").CudaOps()
+    def ops(self) -> Ops:
+        from hwbackend.kernels.cuda_ops import CudaOps  # noqa: PLC0415
+        from hwbackend.kernels.cupy_runtime import CupyRuntime  # noqa: PLC0415
+
+        runtime: Any = CupyRuntime()
+        return CudaOps(runtime, "float16")
 
     @cached_property
     def identity(self) -> Identity:

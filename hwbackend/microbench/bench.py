@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwbackend.device import Array, Device
 from hwbackend.harness import Measurement, Prepared, Rules, Work, measure
+from hwbackend.ops import VALUE_BYTES, Dtype
 
 Axes = Mapping[str, int | str]
 """A point: a value for each axis of a benchmark."""
 
-FLOAT_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a value; 16-bit arithmetic runs on float16 arrays, which tensor cores take at the rate of bfloat16."""
 _TIMES_CACHE: Final = 2.0
 _MOST_TURNS: Final = 64
 _RANDOM: Final = 1 << 16  # values, repeated to any length
@@ -71,10 +71,34 @@ def number(axes: Axes, axis: str) -> int:
     return value
 
 
-def filled(device: Device, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
-    """An array of random values near 1 in size, every page of it touched."""
-    block = np.random.default_rng(0).standard_normal(_RANDOM, dtype=np.float32)
-    return device.xp.resize(device.to_device(block), shape).astype(dtype, copy=False)
+def dtype_of(axes: Axes, axis: str = "dtype") -> Dtype:
+    """Return the dtype that an axis names."""
+    for known in get_args(Dtype):
+        if axes[axis] == known:
+            return cast("Dtype", known)
+    raise ValueError(f"axis {axis}: {axes[axis]!r} is not one of {', '.join(get_args(Dtype))}")
+
+
+def value_bytes(axes: Axes, axis: str = "dtype") -> int:
+    return VALUE_BYTES[dtype_of(axes, axis)]
+
+
+def filled(device: Device, shape: int | tuple[int, ...], dtype: Dtype = "float32") -> Array:
+    """An array of random values near 1 in size (8 bits: any), in the arrays that `hwbackend.ops` has for a dtype.
+
+    Every page of it is touched.
+    """
+    random = np.random.default_rng(0)
+    block: NDArray[Any] = random.standard_normal(_RANDOM, dtype=np.float32)
+    if dtype == "bfloat16":
+        block = (block.view(np.uint32) >> 16).astype(np.uint16)
+    elif dtype == "float16":
+        block = block.astype(np.float16)
+    elif dtype == "fp8":
+        block = random.integers(0, 0x60, _RANDOM, dtype=np.uint8)  # e4m3, finite
+    elif dtype == "int8":
+        block = random.integers(-127, 128, _RANDOM, dtype=np.int8)
+    return device.xp.resize(device.to_device(block), shape)
 
 
 def turns(device: Device, num_bytes: float) -> int:

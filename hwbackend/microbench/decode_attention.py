@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from hwbackend.device import Array, Call, Device
 from hwbackend.harness import Prepared, Work
-from hwbackend.microbench.bench import FLOAT_BYTES, Axes, filled, number, too_large, turns
-from hwbackend.microbench.gemm import array_dtype
-from hwbackend.microbench.kv_pool import make_pool, pool_bytes
+from hwbackend.microbench.bench import Axes, dtype_of, filled, number, too_large, turns, value_bytes
+from hwbackend.microbench.kv_pool import kv_bytes, make_kv
 
 
 class DecodeAttention:
@@ -23,17 +22,19 @@ class DecodeAttention:
     axes = ("kv_dtype", "batch", "kv_len", "heads", "kv_heads", "head_dim", "block_size", "layout", "lengths")
 
     def skipped(self, device: Device, axes: Axes) -> str | None:
-        dtype = str(axes["kv_dtype"])
-        if dtype not in FLOAT_BYTES:
-            return "the price list has no 8-bit KV of this device; `quantise` measures its conversion"
+        dtype = dtype_of(axes, "kv_dtype")
+        if dtype == "fp8" and device.kind == "cpu":
+            return "NumPy has no 8-bit floats; int8 is its 8-bit KV"
+        if axes["layout"] == "contiguous" and dtype != device.ops.dtype:
+            return f"contiguous KV is {device.ops.dtype} here; an 8-bit cache is paged"
         tokens = number(axes, "batch") * number(axes, "kv_len")
         return too_large(
-            device, 2 * pool_bytes(device, tokens, number(axes, "kv_heads"), number(axes, "head_dim"), dtype)
+            device, 2 * kv_bytes(device, tokens, number(axes, "kv_heads"), number(axes, "head_dim"), dtype)
         )
 
     def work(self, axes: Axes) -> Work:
         batch, heads, dim = number(axes, "batch"), number(axes, "heads"), number(axes, "head_dim")
-        read, size = float(mixed_lengths(axes).sum()), FLOAT_BYTES.get(str(axes["kv_dtype"]), 1)
+        read, size = float(mixed_lengths(axes).sum()), value_bytes(axes, "kv_dtype")
         moved = 2.0 * size * number(axes, "kv_heads") * dim * read + 2.0 * size * batch * heads * dim
         return Work(num_bytes=moved, flops=4.0 * heads * dim * read)
 
@@ -41,20 +42,20 @@ class DecodeAttention:
         if axes["layout"] == "contiguous":
             return _contiguous(device, axes)
         batch, dim = number(axes, "batch"), number(axes, "head_dim")
-        dtype, lengths = array_dtype(str(axes["kv_dtype"])), mixed_lengths(axes)
-        kv = make_pool(
+        lengths = mixed_lengths(axes)
+        kv = make_kv(
             device,
             lengths,
             block_size=number(axes, "block_size"),
             kv_heads=number(axes, "kv_heads"),
             head_dim=dim,
-            dtype=dtype,
+            dtype=dtype_of(axes, "kv_dtype"),
         )
-        q, counts = filled(device, (batch, number(axes, "heads"), dim), dtype), _counts(device, lengths)
-        attention = device.ops.decode_attention
+        q = filled(device, (batch, number(axes, "heads"), dim), device.ops.dtype)
+        counts, longest, attention = _counts(device, lengths), int(lengths.max()), device.ops.decode_attention
 
         def attend(table: Array) -> Call:
-            return lambda: attention(q, kv.pool, table, counts)
+            return lambda: attention(q, kv.pool, table, counts, max_context_len=longest)
 
         return Prepared(tuple(attend(table) for table in kv.tables))
 
@@ -62,24 +63,25 @@ class DecodeAttention:
 def mixed_lengths(axes: Axes) -> NDArray[np.int64]:
     """Tokens of each sequence: all alike, or evenly spread from a quarter to seven quarters of the mean."""
     batch, mean = number(axes, "batch"), number(axes, "kv_len")
-    if axes["lengths"] == "uniform":
+    if axes["lengths"] == "uniform" or batch == 1:
         return np.full(batch, mean, dtype=np.int64)
     return np.maximum(1, np.rint(mean * np.linspace(0.25, 1.75, batch))).astype(np.int64)
 
 
 def _contiguous(device: Device, axes: Axes) -> Prepared:
     batch, dim, kv_heads = (number(axes, axis) for axis in ("batch", "head_dim", "kv_heads"))
-    dtype, lengths = array_dtype(str(axes["kv_dtype"])), mixed_lengths(axes)
-    shape = (batch, int(lengths.max()), kv_heads, dim)
-    count = turns(device, 2 * float(np.prod(shape)) * FLOAT_BYTES[dtype])
+    dtype, lengths = dtype_of(axes, "kv_dtype"), mixed_lengths(axes)
+    longest = int(lengths.max())
+    shape = (batch, longest, kv_heads, dim)
+    count = turns(device, 2 * float(np.prod(shape)) * value_bytes(axes, "kv_dtype"))
     q, counts = filled(device, (batch, number(axes, "heads"), dim), dtype), _counts(device, lengths)
     attention = device.ops.contiguous_decode_attention
 
     def attend(k: Array, v: Array) -> Call:
-        return lambda: attention(q, k, v, counts)
+        return lambda: attention(q, k, v, counts, max_context_len=longest)
 
-    turns_ = [(filled(device, shape, dtype), filled(device, shape, dtype)) for _ in range(count)]
-    return Prepared(tuple(attend(k, v) for k, v in turns_))
+    pairs = [(filled(device, shape, dtype), filled(device, shape, dtype)) for _ in range(count)]
+    return Prepared(tuple(attend(k, v) for k, v in pairs))
 
 
 def _counts(device: Device, lengths: NDArray[np.int64]) -> Array:

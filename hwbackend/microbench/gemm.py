@@ -4,44 +4,40 @@ from __future__ import annotations
 
 from hwbackend.device import Array, Call, Device
 from hwbackend.harness import Prepared, Work
-from hwbackend.microbench.bench import FLOAT_BYTES, Axes, filled, number, too_large, turns
-
-_EIGHT_BIT = ("fp8", "int8")
+from hwbackend.microbench.bench import Axes, dtype_of, filled, number, too_large, turns, value_bytes
 
 
 class Gemm:
-    """m tokens, n output features, k input features. `dtype` is that of weights and activations."""
+    """m tokens, n output features, k input features. `dtype` is that of weights and activations.
+
+    int8 gives int32 sums: tensor cores take it at the rate of fp8, for which CuPy has no product.
+    """
 
     name = "gemm"
     axes = ("dtype", "m", "n", "k")
 
     def skipped(self, device: Device, axes: Axes) -> str | None:
-        if axes["dtype"] in _EIGHT_BIT and device.kind == "cpu":
+        dtype = dtype_of(axes)
+        if dtype == "int8" and device.kind == "cpu":
             return "NumPy multiplies 8-bit integers without BLAS, which no engine would use"
-        if axes["dtype"] in _EIGHT_BIT:
-            return "the operations of this device have no 8-bit product"
-        if device.kind == "cpu" and axes["dtype"] != "float32":
-            return "NumPy multiplies 16-bit floats one by one, without BLAS"
-        weights = number(axes, "n") * number(axes, "k") * FLOAT_BYTES[str(axes["dtype"])]
+        if dtype not in ("int8", device.ops.dtype):
+            return f"the operations opened on this device multiply {device.ops.dtype}, not {dtype}"
+        weights = number(axes, "n") * number(axes, "k") * value_bytes(axes)
         return too_large(device, turns(device, weights) * weights)
 
     def work(self, axes: Axes) -> Work:
         m, n, k = (float(number(axes, axis)) for axis in "mnk")
-        size = FLOAT_BYTES.get(str(axes["dtype"]), 1)
+        size = value_bytes(axes)
         return Work(num_bytes=size * (n * k + m * (n + k)), flops=2.0 * m * n * k)
 
     def prepare(self, device: Device, axes: Axes) -> Prepared:
         m, n, k = (number(axes, axis) for axis in "mnk")
-        dtype = array_dtype(str(axes["dtype"]))
-        x, matmul = filled(device, (m, k), dtype), device.ops.matmul
-        count = turns(device, n * k * FLOAT_BYTES[dtype])
+        dtype = dtype_of(axes)
+        x, count = filled(device, (m, k), dtype), turns(device, n * k * value_bytes(axes))
+        shape = (n, k) if dtype == "int8" else (k, n)
+        matmul = device.ops.matmul_8bit if dtype == "int8" else device.ops.matmul
 
         def product(weight: Array) -> Call:
             return lambda: matmul(x, weight)
 
-        return Prepared(tuple(product(filled(device, (k, n), dtype)) for _ in range(count)))
-
-
-def array_dtype(dtype: str) -> str:
-    """Return the dtype of arrays: CuPy has no bfloat16, and float16 runs at its rate."""
-    return "float16" if dtype == "bfloat16" else dtype
+        return Prepared(tuple(product(filled(device, shape, dtype)) for _ in range(count)))

@@ -6,9 +6,9 @@ import numpy as np
 
 from hwbackend.device import Array, Call, Device
 from hwbackend.harness import Prepared, Work
-from hwbackend.microbench.bench import FLOAT_BYTES, Axes, filled, number, too_large
-from hwbackend.microbench.gemm import array_dtype
-from hwbackend.microbench.kv_pool import KvPool, make_pool
+from hwbackend.microbench.bench import Axes, dtype_of, filled, number, too_large, value_bytes
+from hwbackend.microbench.kv_pool import make_kv
+from hwbackend.ops import KvPool
 
 
 class KvBlocks:
@@ -37,38 +37,42 @@ class KvBlocks:
 
     def prepare(self, device: Device, axes: Axes) -> Prepared:
         count, size = number(axes, "count"), number(axes, "block_size")
-        kv_heads, dim, dtype = (
-            number(axes, "kv_heads"),
-            number(axes, "head_dim"),
-            array_dtype(str(axes["kv_dtype"])),
+        kv_heads, dim = number(axes, "kv_heads"), number(axes, "head_dim")
+        kv = make_kv(
+            device,
+            np.full(2 * count, size),
+            block_size=size,
+            kv_heads=kv_heads,
+            head_dim=dim,
+            dtype=dtype_of(axes, "kv_dtype"),
         )
-        kv = make_pool(
-            device, np.full(2 * count, size), block_size=size, kv_heads=kv_heads, head_dim=dim, dtype=dtype
+        new = filled(device, (count, kv_heads, dim), device.ops.dtype)
+        return Prepared(
+            tuple(_call(device, str(axes["op"]), kv.pool, table[:, 0], new) for table in kv.tables)
         )
-        new = filled(device, (count, kv_heads, dim), dtype)
-        piece = filled(device, (2, count, size, kv_heads, dim), dtype)
-        calls = tuple(self._call(device, str(axes["op"]), kv, table[:, 0], new, piece) for table in kv.tables)
-        return Prepared(calls)
-
-    def _call(self, device: Device, op: str, kv: KvPool, blocks: Array, new: Array, piece: Array) -> Call:
-        ops, count, pool = device.ops, len(new), kv.pool
-        source, target = blocks[:count].copy(), blocks[count:].copy()
-        slots = target.astype("int64") * pool.shape[2]
-        if op == "append":
-            return lambda: ops.append_kv(pool, new, new, slots)
-        if op == "copy":
-            return lambda: ops.copy_blocks(pool, source, target)
-        if op == "gather":
-            return lambda: ops.gather_blocks(pool, source)
-        if op == "scatter":
-            return lambda: ops.scatter_blocks(pool, source, piece)
-
-        def copy_on_write() -> None:
-            ops.copy_blocks(pool, source, target)
-            ops.append_kv(pool, new, new, slots)
-
-        return copy_on_write
 
     def _block_bytes(self, axes: Axes) -> float:
         heads = number(axes, "kv_heads") * number(axes, "head_dim")
-        return 2.0 * number(axes, "block_size") * heads * FLOAT_BYTES[str(axes["kv_dtype"])]
+        return 2.0 * number(axes, "block_size") * heads * value_bytes(axes, "kv_dtype")
+
+
+def _call(device: Device, op: str, pool: KvPool, blocks: Array, new: Array) -> Call:
+    """Half of the blocks are read, half written."""
+    ops, count = device.ops, len(new)
+    source, target = blocks[:count].copy(), blocks[count:].copy()
+    slots = target * pool.block_size
+    if op == "append":
+        return lambda: ops.append_kv(pool, new, new, slots)
+    if op == "copy":
+        return lambda: ops.copy_blocks(pool, source, target)
+    if op == "gather":
+        return lambda: ops.gather_blocks(pool, source)
+    if op == "scatter":
+        piece = ops.gather_blocks(pool, source)
+        return lambda: ops.scatter_blocks(pool, target, piece)
+
+    def copy_on_write() -> None:
+        ops.copy_blocks(pool, source, target)
+        ops.append_kv(pool, new, new, slots)
+
+    return copy_on_write

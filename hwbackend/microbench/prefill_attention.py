@@ -6,9 +6,9 @@ import numpy as np
 
 from hwbackend.device import Array, Call, Device
 from hwbackend.harness import Prepared, Work
-from hwbackend.microbench.bench import FLOAT_BYTES, Axes, filled, number, too_large
-from hwbackend.microbench.gemm import array_dtype
-from hwbackend.microbench.kv_pool import make_pool, pool_bytes
+from hwbackend.microbench.bench import Axes, dtype_of, filled, number, too_large
+from hwbackend.microbench.kv_pool import kv_bytes, make_kv
+from hwbackend.ops import VALUE_BYTES
 
 
 class PrefillAttention:
@@ -19,29 +19,33 @@ class PrefillAttention:
 
     def skipped(self, device: Device, axes: Axes) -> str | None:
         tokens = number(axes, "isl") + number(axes, "past_kv")
-        kv_heads, head_dim, dtype = number(axes, "kv_heads"), number(axes, "head_dim"), str(axes["kv_dtype"])
+        kv_heads, head_dim, dtype = (
+            number(axes, "kv_heads"),
+            number(axes, "head_dim"),
+            dtype_of(axes, "kv_dtype"),
+        )
         scores = 4.0 * number(axes, "heads") * number(axes, "isl") * tokens
-        return too_large(device, pool_bytes(device, tokens, kv_heads, head_dim, dtype) + scores)
+        return too_large(device, kv_bytes(device, tokens, kv_heads, head_dim, dtype) + scores)
 
     def work(self, axes: Axes) -> Work:
         new, past, heads = number(axes, "isl"), number(axes, "past_kv"), number(axes, "heads")
-        dim, size = number(axes, "head_dim"), FLOAT_BYTES[str(axes["kv_dtype"])]
+        dim, size = number(axes, "head_dim"), VALUE_BYTES[dtype_of(axes, "kv_dtype")]
         area = new * past + new * (new + 1) / 2
         moved = size * dim * (2.0 * new * heads + 2.0 * (past + new) * number(axes, "kv_heads"))
         return Work(num_bytes=moved, flops=4.0 * heads * dim * area)
 
     def prepare(self, device: Device, axes: Axes) -> Prepared:
         new, past, dim = number(axes, "isl"), number(axes, "past_kv"), number(axes, "head_dim")
-        dtype = array_dtype(str(axes["kv_dtype"]))
-        kv = make_pool(
+        kv = make_kv(
             device,
             np.array([new + past]),
             block_size=number(axes, "block_size"),
             kv_heads=number(axes, "kv_heads"),
             head_dim=dim,
-            dtype=dtype,
+            dtype=dtype_of(axes, "kv_dtype"),
         )
-        q, attention = filled(device, (new, number(axes, "heads"), dim), dtype), device.ops.prefill_attention
+        attention = device.ops.prefill_attention
+        q = filled(device, (new, number(axes, "heads"), dim), device.ops.dtype)
 
         def attend(table: Array) -> Call:
             return lambda: attention(q, kv.pool, table, past)

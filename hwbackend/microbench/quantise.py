@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hwbackend.device import Device
 from hwbackend.harness import Prepared, Work
-from hwbackend.microbench.bench import FLOAT_BYTES, Axes, filled, number, too_large
-from hwbackend.microbench.gemm import array_dtype
+from hwbackend.microbench.bench import Axes, dtype_of, filled, number, too_large, value_bytes
 
 _SCALE_BYTES = 4
 
@@ -21,12 +20,12 @@ class Quantise:
 
     def work(self, axes: Axes) -> Work:
         rows = number(axes, "tokens") * number(axes, "kv_heads")
-        wide = FLOAT_BYTES[str(axes["dtype"])] + 1
+        wide = value_bytes(axes) + 1
         return Work(num_bytes=float(rows * (number(axes, "head_dim") * wide + _SCALE_BYTES)))
 
     def prepare(self, device: Device, axes: Axes) -> Prepared:
         shape = tuple(number(axes, axis) for axis in ("tokens", "kv_heads", "head_dim"))
-        ops, x = device.ops, filled(device, shape, array_dtype(str(axes["dtype"])))
+        ops, x = device.ops, filled(device, shape, dtype_of(axes))
         if axes["op"] == "quantise":
             return Prepared((lambda: ops.quantise(x),))
         packed, scales = ops.quantise(x)

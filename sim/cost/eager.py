@@ -47,6 +47,6 @@ def calls_per_layer(
     moe = model.moe is not None
     whole = _ATTENTION + (_EXPERTS if moe else 0) + (_ALL_REDUCE if tensor_parallel_size > 1 else 0)
     generated = _ROUND_ATTENTION + (_ROUTER if moe else _MLP) + (_QK_NORM if model.qk_norm else 0)
-    if weight_dtype != "bfloat16":
+    if weight_dtype not in ("bfloat16", "float32"):
         generated += 2 if moe else 4
     return whole + generated * (_GENERATED if compiled else 1.0)

@@ -39,7 +39,7 @@ class HbmTraffic:
     def __init__(self, terms: StepTerms) -> None:
         model = terms.model
         self._terms = terms
-        self._head_bytes = model.vocab_size * model.hidden_size * 2.0 / terms.tp
+        self._head_bytes = model.vocab_size * model.hidden_size * terms.value_bytes / terms.tp
         self._shapes = terms.gemm_shapes()
         self._context_bytes, self._window_bytes = terms.kv_context_bytes
         self._layers: dict[int, _Layers] = {}
@@ -100,6 +100,6 @@ class HbmTraffic:
         return layers
 
     def _peak(self, dtype: str) -> float:
-        """Arithmetic of the tensor cores [FLOP/s]; 16-bit where the device has no such units."""
+        """Arithmetic [FLOP/s]; that of the widest type, which is the first, where the device has no such units."""
         peaks = self._terms.profile.device.flops_per_s
-        return peaks.get(dtype.removesuffix("_block"), peaks["bfloat16"])
+        return peaks.get(dtype.removesuffix("_block"), next(iter(peaks.values())))

@@ -23,7 +23,6 @@ from workloads.errors import ConfigError
 Float = NDArray[np.float64]
 Terms = dict[str, Float]
 
-_ACTIVATION: Final = 2  # bytes of an activation
 # Greedy sampling as LLMServingSim measured it (RTX 4090, RTX PRO 6000; vLLM 0.19): 25 us for one sequence, about
 # ten launches, and 0.5 us more for each where the logits exceed L2: 2 bytes read and 4 written a logit.
 _SAMPLER_KERNELS: Final = 10
@@ -83,7 +82,10 @@ class StepTerms:
         if compression.sliding_window is not None:
             window = compression.sliding_window
             model = replace(model, sliding_window=window, num_window_layers=model.num_layers)
-        model.kv_bytes_per_token(kv_cache_dtype, tp)  # refuses unknown dtypes and indivisible heads
+        kv_dtype = model.resolve_kv_dtype(kv_cache_dtype, weight_dtype)
+        model.kv_bytes_per_token(kv_dtype, tp)  # refuses unknown dtypes and indivisible heads
+        if kv_dtype == "float32" and compression != KvCompression():
+            raise ConfigError("kv_compression: shrinks a 16-bit KV cache; this one is float32")
         experts = model.resolve_expert_dtype(weight_dtype)
         return cls(
             model=model,
@@ -91,10 +93,20 @@ class StepTerms:
             tp=tp,
             weight_dtype=model.resolve_weight_dtype(weight_dtype),
             expert_kernels=_expert_kernels(profile, experts) if model.moe is not None else (),
-            kv_dtype="fp8" if kv_cache_dtype == "fp8" else "bfloat16",
+            kv_dtype=kv_dtype,
             compression=compression,
             kv_reads=compression.reads(model.num_layers),
         )
+
+    @property
+    def plain_dtype(self) -> str:
+        """Of activations, LM head and router."""
+        return self.model.plain_dtype(self.weight_dtype)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of an activation."""
+        return int(WEIGHT_BYTES[self.plain_dtype])
 
     @property
     def heads(self) -> int:
@@ -143,7 +155,7 @@ class StepTerms:
 
     def with_plain_weights(self) -> StepTerms | None:
         """Return the same with every weight in 16 bits that is not; None where nothing changes or is known."""
-        if self.weight_dtype == "bfloat16" or "bfloat16" not in self.profile.gemm:
+        if self.weight_dtype in ("bfloat16", "float32") or "bfloat16" not in self.profile.gemm:
             return None
         kernels = self.expert_kernels
         if self.model.moe is not None and self.model.expert_weight_dtype is None:
@@ -168,7 +180,7 @@ class StepTerms:
             shapes.append((dtype, 2 * model.intermediate_size // tp, hidden, dense))
             shapes.append((dtype, hidden, model.intermediate_size // tp, dense))
         if model.moe is not None:
-            shapes.append(("bfloat16", model.moe.num_experts, hidden, model.num_moe_layers))
+            shapes.append((self.plain_dtype, model.moe.num_experts, hidden, model.num_moe_layers))
             shared = model.moe.num_shared_experts * model.moe.expert_intermediate_size // tp
             if shared:
                 shapes.append((dtype, 2 * shared, hidden, model.num_moe_layers))
@@ -194,7 +206,7 @@ class StepTerms:
             kernels = [self.profile.moe_s(name, count, *shape) for name in self.expert_kernels]
             terms["moe"] = self.model.num_moe_layers * np.minimum.reduce(kernels)
         if self.tp > 1:
-            message = count * self.model.hidden_size * _ACTIVATION
+            message = count * self.model.hidden_size * self.value_bytes
             terms["all_reduce"] = 2 * self.model.num_layers * self.profile.all_reduce_s(self.tp, message)
         return terms
 
@@ -204,12 +216,14 @@ class StepTerms:
         model = self.model
         columns = model.vocab_size // self.tp
         terms = {
-            "lm_head": self.profile.gemm_s("bfloat16", rows, columns, model.hidden_size),
+            "lm_head": self.profile.gemm_s(self.plain_dtype, rows, columns, model.hidden_size),
             "sampler": _SAMPLER_KERNELS
             * self.profile.elementwise_s(rows, model.vocab_size * _SAMPLER_BYTES / _SAMPLER_KERNELS),
         }
         if self.tp > 1:  # an all-gather moves half of what an all-reduce of the same result moves
-            terms["all_reduce"] = 0.5 * self.profile.all_reduce_s(self.tp, rows * model.vocab_size * 2.0)
+            terms["all_reduce"] = 0.5 * self.profile.all_reduce_s(
+                self.tp, rows * model.vocab_size * float(self.value_bytes)
+            )
         return terms
 
     def decode_attention(self, num_seqs: int, context_tokens: ArrayLike, *, window: bool) -> Float:
@@ -284,7 +298,7 @@ class StepTerms:
         reach = sum(new + min(computed, border) for new, computed in chunks)
         kv += near * (window_context_tokens + reach)
         hbm = self._weight_bytes_read(tokens) + kv
-        message = tokens * model.hidden_size * _ACTIVATION
+        message = tokens * model.hidden_size * self.value_bytes
         # A ring moves 2 (g - 1) / g of the message (Patarasu and Yuan, 2009); two all-reduces a layer.
         return hbm, 2 * model.num_layers * message * 2 * (self.tp - 1) / self.tp
 
@@ -312,7 +326,7 @@ class StepTerms:
         if self.model.moe is not None:
             said += [outside("moe", dtype=name, tokens=[1, max_tokens]) for name in self.expert_kernels]
         if self.tp > 1:
-            message = max_tokens * self.model.hidden_size * _ACTIVATION
+            message = max_tokens * self.model.hidden_size * self.value_bytes
             said.append(outside("all_reduce", gpus=self.tp, message_bytes=message))
         return {text.split(":")[0]: text for text in said if text is not None}
 
@@ -334,7 +348,7 @@ class StepTerms:
         """All weights, but of the experts only those that are met."""
         model = self.model
         linear = WEIGHT_BYTES[self.weight_dtype]
-        read = model.vocab_size * model.hidden_size * 2.0 / self.tp
+        read = model.vocab_size * model.hidden_size * float(self.value_bytes) / self.tp
         read += sum(n * k * times * linear for _, n, k, times in self.gemm_shapes())
         if model.moe is not None:
             moe = model.moe
@@ -350,12 +364,12 @@ class StepTerms:
         What the kernel before has just written is still in L2: of the four tensors that a norm with residual
         touches two count, of rotary embedding's two one (as LLMServingSim's tables of both GPUs show).
         """
-        model, small = self.model, self.profile.elementwise_s
-        norm = small(tokens, 2 * model.hidden_size * _ACTIVATION)
-        rope = small(tokens, (self.heads + self.kv_heads) * model.head_dim * _ACTIVATION)
-        write = small(tokens, 2 * self.kv_heads * model.head_dim * _ACTIVATION)
+        model, small, size = self.model, self.profile.elementwise_s, self.value_bytes
+        norm = small(tokens, 2 * model.hidden_size * size)
+        rope = small(tokens, (self.heads + self.kv_heads) * model.head_dim * size)
+        write = small(tokens, 2 * self.kv_heads * model.head_dim * size)
         layer = 2 * norm + (2 if model.qk_norm else 1) * rope + write
         dense = model.num_layers - model.num_moe_layers
-        gate = small(tokens, 3 * model.intermediate_size // self.tp * _ACTIVATION)
-        embedding = small(tokens, 2 * model.hidden_size * _ACTIVATION)
+        gate = small(tokens, 3 * model.intermediate_size // self.tp * size)
+        embedding = small(tokens, 2 * model.hidden_size * size)
         return model.num_layers * layer + dense * gate + embedding + norm

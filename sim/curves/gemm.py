@@ -23,8 +23,19 @@ from sim.curves.term import (
     floats,
 )
 
-WEIGHT_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16}
+WEIGHT_BYTES = {
+    "float32": 4.0,
+    "bfloat16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0 + 4 / 128**2,
+    "nvfp4": 0.5 + 1 / 16,
+}
 """Bytes per weight with its scales: fp8_block one float per 128 x 128, nvfp4 one fp8 scale per 16 values."""
+
+
+def activation_bytes(weight_bytes: float) -> float:
+    """Bytes of an input or output value: 16 bits, or as wide as the weights where those are wider."""
+    return max(2.0, weight_bytes)
 
 
 class Tile(Model):
@@ -72,7 +83,9 @@ class GemmCurve(Curve):
             compute = np.minimum(
                 compute, waves * (2.0 * tile.m * tile.n * k / tile.flops_per_s + tile.start_s)
             )
-        memory = (n * k * self.weight_bytes + 2.0 * m * (n + k)) / self.bytes_per_s
+        memory = (
+            n * k * self.weight_bytes + activation_bytes(self.weight_bytes) * m * (n + k)
+        ) / self.bytes_per_s
         high, low = np.maximum(compute, memory), np.minimum(compute, memory)
         p = self.sharpness
         return np.asarray(self.launch_s + high * (1.0 + (low / high) ** p) ** (1.0 / p))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from sim.curves.term import Float, floats
 
-KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
+KV_BYTES = {"float32": 4.0, "bfloat16": 2.0, "fp8": 1.0}
 FULL = 16384
 """A window that full attention counts as, when the nearest measured one is looked for."""
 

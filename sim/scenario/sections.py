@@ -41,7 +41,7 @@ class HardwareConfig(Section):
     """Path of a profile of your own; instead of `gpu`."""
     tensor_parallel_size: int = Field(1, strict=True, ge=1, le=64)
     """GPUs that share each layer."""
-    weight_dtype: Literal["auto", "bfloat16", "fp8", "fp8_block", "nvfp4"] = "auto"
+    weight_dtype: Literal["auto", "float32", "bfloat16", "fp8", "fp8_block", "nvfp4"] = "auto"
     """Precision of the linear layers; auto is the checkpoint's own."""
 
     @model_validator(mode="after")
@@ -68,8 +68,8 @@ class EngineConfig(Section):
     """Share of the device memory that the engine may use."""
     num_gpu_blocks_override: int | None = Field(None, strict=True, ge=2, le=100_000_000)
     """KV blocks, where known from the engine's log; one of them is the engine's own."""
-    kv_cache_dtype: Literal["auto", "bfloat16", "fp8"] = "auto"
-    """Precision of the KV cache; auto is 16-bit."""
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "fp8"] = "auto"
+    """Precision of the KV cache; auto is 16-bit, or float32 where the weights are."""
     enforce_eager: bool = Field(False, strict=True)
     """Run without CUDA graphs."""
     cudagraph_capture_sizes: tuple[CaptureSize, ...] | None = None
