@@ -90,12 +90,13 @@ class NumpyOps:
         checks.check_gate_up(gate_up)
         width = gate_up.shape[1] // 2
         gate, up = gate_up[:, :width], gate_up[:, width:]
-        # tanh does not overflow, where exp(-gate) would: sigmoid(x) = (1 + tanh(x / 2)) / 2
-        out = np.tanh(gate * np.float32(0.5))
+        out = np.minimum(
+            -gate, np.float32(88)
+        )  # exp(89) is more than float32 holds; exp(88) is as good as infinity
+        np.exp(out, out=out)
         out += 1
-        out *= gate
+        np.divide(gate, out, out=out)
         out *= up
-        out *= np.float32(0.5)
         return cast(Floats, out)
 
     def new_pool(
@@ -355,10 +356,9 @@ def _mask_causal(scores: Floats, first: int, window: int | None) -> None:
     num_queries, num_keys = scores.shape[-2:]
     queries = first + np.arange(num_queries)[:, None]
     hidden = np.arange(first + 1, num_keys) > queries
-    scores[..., first + 1 :][..., hidden] = -np.inf
+    np.copyto(scores[..., first + 1 :], -np.inf, where=hidden)
     if window is not None:
-        old = np.arange(num_keys) <= queries - window
-        scores[..., old] = -np.inf
+        np.copyto(scores, -np.inf, where=np.arange(num_keys) <= queries - window)
 
 
 def _exponentials(scores: Floats) -> Floats:
