@@ -55,28 +55,35 @@ class ChunkRow:
         return self.computed + self.new == self.seq.target
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class EngineParts:
+    """What an executor works with; made anew for each run, but for device and transformer."""
+
+    device: Device
+    transformer: Transformer
+    pool: KvBlocks
+    tokens: TokenStore
+    movement: Movement
+
+
 class DeviceExecutor:
     """An `Executor` whose KV is all in device memory."""
 
     def __init__(
         self,
-        device: Device,
-        transformer: Transformer,
-        pool: KvBlocks,
-        tokens: TokenStore,
-        movement: Movement,
+        parts: EngineParts,
         *,
         capture_sizes: Sequence[int] = (),
         max_blocks: int = 0,
         on_logits: OnLogits | None = None,
     ) -> None:
-        self.device = device
-        self.pool = pool
-        self.transformer = transformer
-        self._tokens = tokens
-        self._movement = movement
+        self.device = parts.device
+        self.pool = parts.pool
+        self.transformer = parts.transformer
+        self._tokens = parts.tokens
+        self._movement = parts.movement
         self._on_logits = on_logits
-        self._graphs = _DecodeGraphs(device, transformer, pool, capture_sizes, max_blocks)
+        self._graphs = _DecodeGraphs(parts, capture_sizes, max_blocks)
         self._places: dict[
             int, tuple[int, Int64]
         ] = {}  # of regions, by request: admission, blocks as they were
@@ -207,16 +214,10 @@ class DeviceExecutor:
 class _DecodeGraphs:
     """Graphs of steps that only decode, by number of rows; captured when they are needed first."""
 
-    def __init__(
-        self,
-        device: Device,
-        transformer: Transformer,
-        pool: KvBlocks,
-        sizes: Sequence[int],
-        max_blocks: int,
-    ) -> None:
-        self._device, self._transformer, self._pool, self._max_blocks = device, transformer, pool, max_blocks
-        self._sizes = sorted(sizes) if device.has_graphs else []
+    def __init__(self, parts: EngineParts, sizes: Sequence[int], max_blocks: int) -> None:
+        self._parts = parts
+        self._max_blocks = max_blocks
+        self._sizes = sorted(sizes) if parts.device.has_graphs else []
         self._made: dict[int, _DecodeGraph] = {}
 
     def of(self, rows: int) -> _DecodeGraph | None:
@@ -225,18 +226,15 @@ class _DecodeGraphs:
         if size is None:
             return None
         if size not in self._made:
-            self._made[size] = _DecodeGraph(
-                self._device, self._transformer, self._pool, size, self._max_blocks
-            )
+            self._made[size] = _DecodeGraph(self._parts, size, self._max_blocks)
         return self._made[size]
 
 
 class _DecodeGraph:
     """One captured step of `rows` decodes, between fixed input and output arrays."""
 
-    def __init__(
-        self, device: Device, transformer: Transformer, pool: KvBlocks, rows: int, max_blocks: int
-    ) -> None:
+    def __init__(self, parts: EngineParts, rows: int, max_blocks: int) -> None:
+        device, transformer, pool = parts.device, parts.transformer, parts.pool
         self._device = device
         self._rows = rows
         self._ids, self._positions, self._slots, self._lens, self._out = (

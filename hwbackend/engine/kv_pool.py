@@ -89,15 +89,15 @@ class PagedAttention:
         )  # of all first: a prompt may share blocks that another computes
         decodes = self._tables.shape[0]
         if not self._chunks:
-            return self._decode(q, pool)
+            return self._decode(layer, q, k, v)
         out = self._xp.empty(q.shape, dtype=q.dtype)
         if decodes:
-            out[:decodes] = self._decode(q[:decodes], pool)
+            out[:decodes] = self._decode(layer, q[:decodes], k[:decodes], v[:decodes])
         for chunk in self._chunks:
             part = slice(chunk.begin, chunk.end)
             out[part] = self._ops.prefill_attention(q[part], pool, chunk.table, chunk.computed)
         return out
 
-    def _decode(self, q: Array, pool: KvPool) -> Array:
-        tables, lens = self._tables, self._lens
-        return self._ops.decode_attention(q, pool, tables, lens, max_context_len=self._longest)
+    def _decode(self, layer: int, q: Array, k: Array, v: Array) -> Array:  # noqa: ARG002  they are in the pool
+        pool, longest = self._pool.layers[layer], self._longest
+        return self._ops.decode_attention(q, pool, self._tables, self._lens, max_context_len=longest)

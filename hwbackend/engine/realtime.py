@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hwbackend.engine.executor import Executor
-from hwbackend.engine.step_records import Batch, StepRecord, TransferNumbers
+from hwbackend.engine.step_records import Batch, StepRecord, TransferNumbers, looked
 from hwbackend.engine.wall_clock import WallClock
 from sim.cost import StepCost
 from sim.engine.client import Client
@@ -64,9 +64,13 @@ class EngineReplica:
         landed = executor.landed()
         for transfer in landed:
             core.landed(transfer)
+        numbers = [self._numbers.landed(transfer) for transfer in landed]
+        before = _state(core)
         plan = core.schedule(now_ns)
-        self._start_transfers()
+        asked = self._start_transfers()
         if plan is None:
+            if landed or asked or _state(core) != before:
+                self.records.append(looked(core, now_ns, numbers))
             return None
         batch = Batch.of(core, plan)
         planned_ns = self._clock.now_ns()
@@ -76,7 +80,6 @@ class EngineReplica:
         end_ns = self._clock.now_ns()
         self._timeline.advance(end_ns)
         self._end_step(plan, batch, now_ns, end_ns)
-        numbers = [self._numbers.landed(transfer) for transfer in landed]
         self.records.append(batch.ran(now_ns, end_ns, numbers, waited_ns))
         self._timeline.release()
         return end_ns
@@ -89,11 +92,18 @@ class EngineReplica:
         if finished or batch.chunks:
             self.on_step(self, finished)
 
-    def _start_transfers(self) -> None:
+    def _start_transfers(self) -> int:
+        """Start what the core asks for; returns how many."""
         asked = self.core.take_transfers()
         if asked:
             self._numbers.asked(asked)
             self._executor.start(asked)
+        return len(asked)
+
+
+def _state(core: EngineCore) -> tuple[int, ...]:
+    """What a look that finds nothing to compute may have changed all the same."""
+    return len(core.running), len(core.loading), core.preemptions, core.allocator.used_blocks
 
 
 class Timeline:

@@ -46,7 +46,8 @@ def first_difference(
 ) -> tuple[int, StepRecord, Batch | None] | None:
     """The first step whose batch the replay does not repeat; None where all are the same."""
     for number, (record, batch) in enumerate(replay(served, engine, cost)):
-        if batch is None or batch.ran(0, 0).batch != record.batch:
+        same = not record.computes if batch is None else batch.ran(0, 0).batch == record.batch
+        if not same:
             return number, record, batch
     return None
 

@@ -21,7 +21,7 @@ from sim.kv.transfer import Transfer
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step. Sequences are named by their requests.
+    """One step; or, where nobody computes, a look that changed something all the same. Sequences are named by requests.
 
     chunks     (request, tokens computed before, new tokens) of the prompts
     decoding   requests that took a token, in running order
@@ -41,6 +41,11 @@ class StepRecord:
     used_blocks: int
     landed: tuple[int, ...] = ()
     waited_ns: int = 0
+
+    @property
+    def computes(self) -> bool:
+        """Whether it is a step."""
+        return bool(self.chunks or self.decoding)
 
     @property
     def batch(self) -> tuple[Any, ...]:
@@ -90,6 +95,12 @@ class Batch:
         )
 
 
+def looked(core: EngineCore, now_ns: int, landed: Sequence[int]) -> StepRecord:
+    """A look that found nothing to compute, and changed something all the same."""
+    counts = core.num_running, core.num_waiting, core.allocator.used_blocks
+    return StepRecord(now_ns, now_ns, (), (), (), (), *counts, tuple(landed))
+
+
 class TransferNumbers:
     """Names transfers by the order in which an engine asked for them."""
 
@@ -134,7 +145,7 @@ def write_step_log(
     (directory / "meta.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
     served = sorted({index for record in records for index, _, _ in record.chunks})
     _write(directory / "requests.csv", [_request(index, table) for index in served])
-    _write(directory / "steps.csv", [_step(record, core.num_blocks) for record in records])
+    _write(directory / "steps.csv", [_step(record, core.num_blocks) for record in records if record.computes])
 
 
 def _request(index: int, table: RequestTable) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hwbackend.device import open_device
-from hwbackend.engine.device_executor import DeviceExecutor
+from hwbackend.engine.device_executor import DeviceExecutor, EngineParts
 from hwbackend.engine.kv_pool import KvBlocks
 from hwbackend.engine.movement import Movement
 from hwbackend.engine.realtime import serve
@@ -86,9 +86,8 @@ def serve_on_cpu(trace: Trace, engine: EngineSetup, *, executor_class=TimedExecu
         pool = KvBlocks(device, MODEL, core.num_blocks, BLOCK)
         for layer in pool.layers:
             layer.data.fill(np.nan)  # whoever reads what nobody wrote will show it
-        executor = executor_class(
-            device, transformer, pool, tokens, Movement(device, pool, core.allocator), on_logits=keep
-        )
+        parts = EngineParts(device, transformer, pool, tokens, Movement(device, pool, core.allocator))
+        executor = executor_class(parts, on_logits=keep)
         executor.clock = clock
         made.append(tokens)
         return executor
@@ -231,9 +230,8 @@ def test_graphs_yield_the_same_tokens(monkeypatch):
     replayed = []
 
     class Graphs(TimedExecutor):
-        def __init__(self, device, transformer, pool, tokens, movement, on_logits=None):
-            sizes = {"capture_sizes": (1, 2, 4, 8), "max_blocks": 30}
-            super().__init__(device, transformer, pool, tokens, movement, **sizes)
+        def __init__(self, parts, on_logits):
+            super().__init__(parts, capture_sizes=(1, 2, 4, 8), max_blocks=30)
             replayed.append(self._graphs._made)
 
     monkeypatch.setattr(CpuDevice, "has_graphs", True)

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.errors import InvariantError
 from sim.kv.access.heat_map import HeatCounter
@@ -60,6 +61,7 @@ class HostPaging:
         self._queue = _NOTHING  # pages on their way or waiting for it, in order
         self._come_bytes = 0  # of the first of them
         self._view: PagingView | None = None
+        self._numbers = _NOTHING  # of the pages that the step reads
 
     @property
     def capacity(self) -> int:
@@ -69,6 +71,30 @@ class HostPaging:
     def tokens(self, pages: int) -> int:
         """Tokens that so many pages hold, each in all layers."""
         return pages * self._access.block_size // self._access.groups
+
+    # For a driver with real pages: which they are, by number.
+
+    @property
+    def step_reads(self) -> tuple[Pages, Int64]:
+        """The pages that the step reads, by group, sequence and block, and their numbers."""
+        if self._view is None:
+            raise InvariantError("pages are read in a step that began")
+        return self._view.reads, self._numbers
+
+    @property
+    def queue(self) -> Int64:
+        """Numbers of the pages that are to come, in order."""
+        return self._queue
+
+    def numbers(self, key: int) -> Int64:
+        """Numbers of the sequence's pages, (blocks, groups)."""
+        return self._table.batch([key]).columns[:, None] * self._access.groups + np.arange(
+            self._access.groups
+        )
+
+    def resident(self, pages: Int64) -> NDArray[np.bool_]:
+        """Which of the pages are in HBM."""
+        return self._cache.resident(pages)
 
     @property
     def queued_bytes(self) -> int:
@@ -97,7 +123,7 @@ class HostPaging:
         written = np.concatenate([*born, _NOTHING]).reshape(-1, groups)
         bounds = np.searchsorted(reads.group, np.arange(groups + 1)).tolist()
         before = self.account.blocking_bytes
-        numbers = self._batch.numbers(pages)
+        numbers = self._numbers = self._batch.numbers(pages)
         for group, (begin, end) in enumerate(pairwise(bounds)):
             self._write(written[:, group])
             self._read(numbers[begin:end])
