@@ -69,6 +69,8 @@ class Prepared:
     graph: bool = True
     before: Call | None = None
     after: Call | None = None
+    close: Call | None = None
+    """Releases what `prepare` opened beyond memory: side streams, files."""
     once: bool = False
     """A call can be made once only (first launch): as many samples as calls, and no warm-up."""
 

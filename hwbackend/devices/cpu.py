@@ -81,6 +81,7 @@ class ThreadStream:
     def __init__(self) -> None:
         self._queue: SimpleQueue[Call | CpuEvent | None] = SimpleQueue()
         self._error: BaseException | None = None
+        self._closed = False
         self._thread = Thread(target=self._work, daemon=True, name="stream")
         self._thread.start()
 
@@ -97,6 +98,8 @@ class ThreadStream:
         self._queue.put(event.wait)
 
     def synchronize(self) -> None:
+        if self._closed:
+            return
         event = self.record()
         event.wait()
         if self._error is not None:
@@ -104,8 +107,10 @@ class ThreadStream:
             raise error
 
     def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join()
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:

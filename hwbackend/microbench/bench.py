@@ -60,7 +60,12 @@ def run_point(device: Device, benchmark: Benchmark, axes: Axes, rules: Rules) ->
     reason = benchmark.skipped(device, point)
     if reason is not None:
         return Result(benchmark.name, point, work, skipped=reason)
-    return Result(benchmark.name, point, work, measure(device, benchmark.prepare(device, point), rules))
+    prepared = benchmark.prepare(device, point)
+    try:
+        return Result(benchmark.name, point, work, measure(device, prepared, rules))
+    finally:
+        if prepared.close is not None:
+            prepared.close()
 
 
 def number(axes: Axes, axis: str) -> int:

@@ -54,7 +54,7 @@ class Contention:
             for _ in range(count):
                 beside()
 
-        return Prepared((measured,), graph=False, before=before, after=side.synchronize)
+        return Prepared((measured,), graph=False, before=before, after=side.synchronize, close=side.close)
 
 
 def _once_s(device: Device, call: Call) -> float:

@@ -46,4 +46,4 @@ class Launch:
             side.wait(device.main.record())
             device.main.wait(side.record())
 
-        return Prepared((switch,), graph=False)
+        return Prepared((switch,), graph=False, close=side.close)

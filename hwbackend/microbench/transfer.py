@@ -37,7 +37,7 @@ class Transfer:
             load(device.main)
             device.main.wait(side.record())
 
-        return Prepared((both,), graph=False)
+        return Prepared((both,), graph=False, close=side.close)
 
 
 class OneWay:

@@ -52,9 +52,12 @@ class Weights:
                     if axes["overlap"] != "yes":
                         stream.synchronize()
             device.main.wait(stream.record())
-            assert folder  # the file lives as long as its loader
 
-        return Prepared((load,), graph=False)
+        def close() -> None:
+            stream.close()
+            folder.cleanup()
+
+        return Prepared((load,), graph=False, close=close)
 
 
 def _read(file: IO[bytes], buffer: Array, length: int) -> int:
