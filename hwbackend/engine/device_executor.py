@@ -116,6 +116,22 @@ class DeviceExecutor:
         sampled = self._forward(decodes, chunks)
         self._keep(decodes, chunks, sampled)
 
+    def warm_up(self, steps: int) -> None:
+        """Let everything happen that happens once: kernels, graphs, first touches of memory. KV is written nowhere."""
+        device, width = self.device, min(self.pool.block_size, 8)
+        for layer in self.pool.layers:
+            layer.data.fill(0)
+        ids = self._put(np.zeros(width, dtype=np.int64))
+        nowhere = self._put(np.full(width, -1))
+        chunk = PromptChunk(0, width, self._put(np.zeros(1, dtype=np.int64)), 0)
+        nobody = self._put(np.zeros((0, 1), dtype=np.int64)), self._put(np.zeros(0, dtype=np.int64))
+        for _ in range(steps):
+            attention = PagedAttention(device, self.pool, nowhere, *nobody, 0, [chunk])
+            device.to_host(
+                self.transformer.greedy(self.transformer.logits(self.transformer.hidden(ids, ids, attention)))
+            )
+        self._graphs.make_all()
+
     def _forward(self, decodes: Sequence[DecodeRow], chunks: Sequence[ChunkRow]) -> Int64:
         """Tokens that the step samples: of every decode, then of every chunk that completes its prompt."""
         if decodes and not chunks and self._on_logits is None:
@@ -219,6 +235,10 @@ class _DecodeGraphs:
         self._max_blocks = max_blocks
         self._sizes = sorted(sizes) if parts.device.has_graphs else []
         self._made: dict[int, _DecodeGraph] = {}
+
+    def make_all(self) -> None:
+        for size in self._sizes:
+            self.of(size)
 
     def of(self, rows: int) -> _DecodeGraph | None:
         """The smallest that so many rows fit in; None where there is none so large."""

@@ -26,7 +26,7 @@ from sim.engine.core import EngineCore
 from sim.engine.plan import BatchPlan
 from sim.engine.records import StepColumns, StepLog
 from sim.engine.request import RequestTable
-from sim.errors import ConfigError, InvariantError
+from sim.errors import InvariantError
 from sim.metrics import Requests
 from sim.qos.connections import Connections
 from sim.routing.decision import RouterConfig
@@ -80,7 +80,7 @@ class EngineReplica:
         end_ns = self._clock.now_ns()
         self._timeline.advance(end_ns)
         self._end_step(plan, batch, now_ns, end_ns)
-        self.records.append(batch.ran(now_ns, end_ns, numbers, waited_ns))
+        self.records.append(batch.ran(now_ns, end_ns, plan.context_tokens, numbers, waited_ns))
         self._timeline.release()
         return end_ns
 
@@ -244,11 +244,3 @@ def _loop(
         now = max(clock.now_ns(), now)
         timeline.advance(now)
         timeline.release()
-
-
-def refuse_unless_alone(replicas: int) -> None:
-    """Raise ConfigError where a scenario wants more than one engine."""
-    if replicas != 1:
-        raise ConfigError(
-            f"cluster.replicas: {replicas}, and a device runs one engine; set cluster.replicas: 1"
-        )

@@ -26,6 +26,7 @@ class StepRecord:
     chunks     (request, tokens computed before, new tokens) of the prompts
     decoding   requests that took a token, in running order
     contexts   tokens that each of these attended to
+    read_tokens  tokens that the decodes attend to together: all contexts, or what an access pattern reads of them
     landed     numbers of the transfers (in the order in which they were asked for) that the step learnt of
     waited_ns  of its time, spent waiting for transfers
     """
@@ -39,6 +40,7 @@ class StepRecord:
     running: int
     waiting: int
     used_blocks: int
+    read_tokens: int = 0
     landed: tuple[int, ...] = ()
     waited_ns: int = 0
 
@@ -78,7 +80,14 @@ class Batch:
             plan.memory[0],
         )
 
-    def ran(self, start_ns: int, end_ns: int, landed: Sequence[int] = (), waited_ns: int = 0) -> StepRecord:
+    def ran(
+        self,
+        start_ns: int,
+        end_ns: int,
+        read_tokens: int = 0,
+        landed: Sequence[int] = (),
+        waited_ns: int = 0,
+    ) -> StepRecord:
         """Return the same with its times."""
         return StepRecord(
             start_ns,
@@ -90,6 +99,7 @@ class Batch:
             self.running,
             self.waiting,
             self.used_blocks,
+            read_tokens,
             tuple(landed),
             waited_ns,
         )
@@ -98,7 +108,7 @@ class Batch:
 def looked(core: EngineCore, now_ns: int, landed: Sequence[int]) -> StepRecord:
     """A look that found nothing to compute, and changed something all the same."""
     counts = core.num_running, core.num_waiting, core.allocator.used_blocks
-    return StepRecord(now_ns, now_ns, (), (), (), (), *counts, tuple(landed))
+    return StepRecord(now_ns, now_ns, (), (), (), (), *counts, landed=tuple(landed))
 
 
 class TransferNumbers:

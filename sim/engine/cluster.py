@@ -171,7 +171,7 @@ class EngineSetup:
         )
 
 
-def _prefixes(trace: Trace, block_size: int) -> BlockHashes | None:
+def prefixes(trace: Trace, block_size: int) -> BlockHashes | None:
     """What is in the blocks of every sequence, those of different tenants never the same."""
     hashes = sequence_hashes(trace, block_size)
     if hashes is None or len(trace.tenant_names) == 1:
@@ -202,7 +202,7 @@ def run_cluster(
     """
     env = Clock() if network is None else network.env
     known = engine.kv.prefix_caching or router.reads_prefixes
-    table = RequestTable(trace, _prefixes(trace, engine.limits.block_size) if known else None)
+    table = RequestTable(trace, prefixes(trace, engine.limits.block_size) if known else None)
     connections = None
     if engine.contracts is not None:
         connections = Connections(engine.contracts, engine.contracts.lanes_of(table.tenant))

@@ -16,7 +16,7 @@ from hwbackend.engine.step_records import write_step_log
 from hwbackend.engine.wall_clock import MonotonicClock
 from sim.batching.chunked import Chunked
 from sim.batching.decision import EngineLimits
-from sim.engine.cluster import EngineSetup, _prefixes
+from sim.engine.cluster import EngineSetup, prefixes
 from sim.kv.allocators.paged import Paged
 from sim.kv.build import KvSetup
 from sim.routing.least_loaded import LeastLoaded
@@ -55,7 +55,7 @@ def serve_priced(trace: Trace, cost: AffineCost, engine: EngineSetup, **options:
         trace,
         cost,
         engine,
-        hashes=_prefixes(trace, engine.limits.block_size),
+        hashes=prefixes(trace, engine.limits.block_size),
         make_executor=lambda table, core: PricedExecutor(cost, clock),
         make_clock=lambda: clock,
         router=options.pop("router", LeastLoaded()),

@@ -24,7 +24,7 @@ from sim.batching.dynamic_chunked import DynamicChunked
 from sim.batching.length_grouped import LengthGrouped
 from sim.batching.prefix_first import PrefixFirst
 from sim.batching.static_batch import StaticBatch
-from sim.engine.cluster import EngineSetup, _prefixes
+from sim.engine.cluster import EngineSetup, prefixes
 from sim.engine.request import RequestTable
 from sim.errors import ConfigError
 from sim.kv.allocators.arena import Arena
@@ -72,7 +72,7 @@ class TimedExecutor(DeviceExecutor):
 def serve_on_cpu(trace: Trace, engine: EngineSetup, *, executor_class=TimedExecutor, **options: Any):
     """Returns the run, its tokens, and the logits behind (request, position)."""
     device = open_device("cpu")
-    hashes = _prefixes(trace, BLOCK)
+    hashes = prefixes(trace, BLOCK)
     clock = ManualClock()
     logits: dict[tuple[int, int], np.ndarray] = {}
     made = []
@@ -241,11 +241,11 @@ def test_graphs_yield_the_same_tokens(monkeypatch):
         assert (graphed.sampled[index] == said).all()
 
 
-def test_equal_prefixes_are_equal_tokens_and_nothing_else_is():
+def test_equalprefixes_are_equal_tokens_and_nothing_else_is():
     trace = with_prefixes(
         trace_of((0, 18, 3), (1, 18, 3), (2, 10, 3)), [[1, 2, 3, 4], [1, 2, 5, 6], [1, 2]], BLOCK
     )
-    hashes = _prefixes(trace, BLOCK)
+    hashes = prefixes(trace, BLOCK)
     table = RequestTable(trace, hashes)
     first, second, third = (TokenStore(table, hashes, BLOCK, 50_000).of(i) for i in range(3))
     assert (first[:8] == second[:8]).all()

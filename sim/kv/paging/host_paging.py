@@ -75,6 +75,11 @@ class HostPaging:
     # For a driver with real pages: which they are, by number.
 
     @property
+    def groups(self) -> int:
+        """Groups of layers that are paged together."""
+        return self._access.groups
+
+    @property
     def step_reads(self) -> tuple[Pages, Int64]:
         """The pages that the step reads, by group, sequence and block, and their numbers."""
         if self._view is None:
