@@ -9,7 +9,7 @@ of `computed_before`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -105,3 +105,15 @@ class StepCost(Protocol):
 
         What belongs to a step does not depend on how many are asked for, bit for bit.
         """
+
+
+class ServiceCost(StepCost, Protocol):
+    """A `StepCost` that also knows what it stands on, for the summary of a run."""
+
+    @property
+    def extrapolated(self) -> Mapping[str, str]:
+        """Terms that were asked outside the range of their measurements, in words."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the prices assume where a user would expect something else, one line each."""
