@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from sim.batching.decision import EngineLimits
 from sim.cost.build import compile_cost
-from sim.cost.step_cost import ServiceCost, StepCost
+from sim.cost.compiled import CompiledCost
 from sim.engine.clock import NS_PER_MS, Clock
 from sim.engine.cluster import EngineSetup, run_cluster
 from sim.engine.paged_steps import PagedSteps
@@ -30,11 +30,9 @@ from sim.memory import KvCapacity, kv_capacity
 from sim.metrics import Requests, kv_usage, memory_statistics, padding, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
 from sim.profile import Profile, load_profile
-from sim.routing.decision import RouterConfig
 from sim.scenario.sections import Scenario
 from sim.tenant_metrics import tenant_metrics, tier_metrics
 from workloads.build import Workload, build_workload
-from workloads.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +42,7 @@ class Service:
     model: ModelSpec
     profile: Profile
     capacity: KvCapacity
-    cost: ServiceCost
+    cost: CompiledCost
     limits: EngineLimits
     max_model_len: int
 
@@ -62,27 +60,6 @@ class Result:
     """What moved beside the steps; None where nothing ever does."""
     paging: PagingReport | None = None
     """What became of the pages of KV in host memory; None where it is all in HBM."""
-
-
-class Server(Protocol):
-    """Who serves a load in place of simulated replicas: an engine on a device."""
-
-    name: str
-    """Of the backend, for summaries."""
-
-    def serve(
-        self,
-        trace: Trace,
-        engine: EngineSetup,
-        cost: StepCost,
-        *,
-        router: RouterConfig,
-        router_seed: np.random.SeedSequence,
-        signal_delay_ns: int,
-        max_concurrency: int | None,
-        paged: PagedSteps | None,
-    ) -> tuple[Requests, StepColumns]:
-        """Replay the load on one engine."""
 
 
 def build_service(scenario: Scenario) -> Service:
@@ -156,38 +133,31 @@ def simulate(
     workload: Workload | None = None,
     *,
     on_share_done: Callable[[], None] | None = None,
-    server: Server | None = None,
 ) -> Result:
     """Run the scenario to the end of its last request.
 
     Parts built before, for the same scenario, may be given; `on_share_done` is called after each 1% of the requests.
-    With a `server` the same policies and the same requests run there, in its time, and the result is what came of it.
     """
     service = service or build_service(scenario)
     workload = workload or build_load(scenario)
-    network = _network(scenario, service) if server is None else None
+    network = _network(scenario, service)
     paged = _paged(scenario, service)
-    engine = engine_setup(scenario, service, workload)
-    if server is None:
-        requests, replicas = run_cluster(
-            workload.trace,
-            service.cost,
-            engine,
-            replicas=scenario.cluster.replicas,
-            router=scenario.policies.router,
-            router_seed=_streams(scenario.seed)[1],
-            signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
-            max_concurrency=workload.max_concurrency,
-            fast_forward=scenario.simulation.fast_forward,
-            network=network,
-            paged=paged,
-            on_share_done=on_share_done,
-        )
-    else:
-        requests, replicas = _served(scenario, service, workload, engine, server, paged)
+    engine = _engine(scenario, service, workload)
+    requests, replicas = run_cluster(
+        workload.trace,
+        service.cost,
+        engine,
+        replicas=scenario.cluster.replicas,
+        router=scenario.policies.router,
+        router_seed=_streams(scenario.seed)[1],
+        signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
+        max_concurrency=workload.max_concurrency,
+        fast_forward=scenario.simulation.fast_forward,
+        network=network,
+        paged=paged,
+        on_share_done=on_share_done,
+    )
     summary = _summary(scenario, service, workload, requests, replicas)
-    if server is not None:
-        summary["backend"] = server.name
     summary["sim"] |= _tenants(scenario, service, workload, requests, replicas)
     links = None if network is None else link_report(network, replicas)
     if links is not None:
@@ -199,32 +169,6 @@ def simulate(
         )
         summary["sim"]["prefetch"] = paging.summary
     return Result(scenario, service, requests, replicas, summary, links, paging)
-
-
-def _served(
-    scenario: Scenario,
-    service: Service,
-    workload: Workload,
-    engine: EngineSetup,
-    server: Server,
-    paged: list[PagedSteps] | None,
-) -> tuple[Requests, tuple[StepColumns, ...]]:
-    """The same load on a server, which is one engine."""
-    if scenario.cluster.replicas != 1:
-        raise ConfigError(
-            f"cluster.replicas: {scenario.cluster.replicas}, and a device runs one engine; set cluster.replicas: 1"
-        )
-    requests, log = server.serve(
-        workload.trace,
-        engine,
-        service.cost,
-        router=scenario.policies.router,
-        router_seed=_streams(scenario.seed)[1],
-        signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
-        max_concurrency=workload.max_concurrency,
-        paged=None if paged is None else paged[0],
-    )
-    return requests, (log,)
 
 
 def _network(scenario: Scenario, service: Service) -> Network | None:
@@ -254,8 +198,7 @@ def _paged(scenario: Scenario, service: Service) -> list[PagedSteps] | None:
     return None if pagings is None else [PagedSteps(paging) for paging in pagings]
 
 
-def engine_setup(scenario: Scenario, service: Service, workload: Workload) -> EngineSetup:
-    """What each engine of the scenario is made of."""
+def _engine(scenario: Scenario, service: Service, workload: Workload) -> EngineSetup:
     engine, policies = scenario.engine, scenario.policies
     kv = KvSetup(
         usable_blocks=service.capacity.usable_blocks,

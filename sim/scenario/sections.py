@@ -18,6 +18,7 @@ from sim.routing import AnyRouter
 from sim.routing.least_loaded import LeastLoaded
 from sim.scenario.kv_access import KvAccessConfig
 from sim.scenario.kv_compression import KvCompressionConfig
+from sim.scenario.kv_tiers import KvTiersConfig
 from sim.scenario.links import LinksConfig
 from sim.scenario.named import named
 from sim.scenario.qos import QosConfig
@@ -124,7 +125,7 @@ class PoliciesConfig(Section):
     eviction: Annotated[AnyEviction, BeforeValidator(named)] = Lru()
     """Which cached blocks go first; lru is the engine's own order."""
     prefetch: Annotated[AnyPrefetch, BeforeValidator(named)] = NoPrefetch()
-    """Which KV pages come from host memory before a step reads them; acts with kv_access."""
+    """What comes to HBM before it is asked for: pages that a step reads (kv_access), or a session's KV (kv_tiers)."""
 
 
 class SloConfig(Section):
@@ -162,6 +163,8 @@ class Scenario(Section):
     """Engine options."""
     kv_compression: KvCompressionConfig = KvCompressionConfig()
     """A KV cache made smaller, by layer or by age."""
+    kv_tiers: KvTiersConfig = KvTiersConfig()
+    """Host memory and disk below the prefix cache."""
     kv_access: KvAccessConfig = KvAccessConfig()
     """KV in host memory, of which HBM holds a part."""
     cluster: ClusterConfig = ClusterConfig()
@@ -187,7 +190,7 @@ class Scenario(Section):
         routes = {"copy"} if self.policies.allocator.name == "grow" else set()
         if self.kv_access.pattern is not None:
             routes.add("load")
-        return frozenset(routes)
+        return self.kv_tiers.routes.union(routes)
 
     @model_validator(mode="after")
     def _links_act(self) -> Scenario:
@@ -280,9 +283,36 @@ class Scenario(Section):
     @model_validator(mode="after")
     def _prefetch_needs_pages_to_fetch(self) -> Scenario:
         name = self.policies.prefetch.name
-        if name != "none" and self.kv_access.pattern is None:
+        if name == "session":
+            if not self.kv_tiers.host_gib:
+                raise ValueError(
+                    "policies.prefetch: session brings KV back from host memory; set kv_tiers.host_gib"
+                )
+        elif name != "none" and self.kv_access.pattern is None:
             raise ValueError(
                 f"policies.prefetch: {name} fetches KV from host memory, and all of it is in HBM; set kv_access.pattern"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tiers_fit(self) -> Scenario:
+        if not self.kv_tiers.host_gib:
+            return self
+        if not self.engine.enable_prefix_caching:
+            raise ValueError(
+                "kv_tiers: blocks in host memory are found by their content, as a prefix cache's; "
+                "set engine.enable_prefix_caching: true"
+            )
+        if self.qos is not None:
+            raise ValueError("kv_tiers: pools of qos have no host memory; leave kv_tiers or qos out")
+        if self.policies.eviction.name == "ttl":
+            raise ValueError(
+                "policies.eviction: what expires in HBM by ttl would still be found in host memory; "
+                "take another policy, or leave kv_tiers out"
+            )
+        if self.kv_tiers.disk_gib and self.links.disk is None:
+            raise ValueError(
+                "kv_tiers.disk_gib: no profile knows the disk's bandwidth; give links.disk in GB/s"
             )
         return self
 

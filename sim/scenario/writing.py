@@ -27,6 +27,7 @@ CHOICES = {
     "policies.router": "least_loaded, power_of_two, prefix_affinity, round_robin, session_affinity",
     "policies.allocator": "paged, contiguous, arena, size_class, grow",
     "policies.eviction": "lru, lfu, lfu_perfect, lru_lfu, fifo, ttl, length_aware, belady",
+    "policies.prefetch": "none, stride, attention_weighted, scheduled, oracle, session",
     "policies.batcher": "chunked, continuous, dynamic_chunked, length_grouped, prefix_first, static_batch",
 }
 STARTING_POINT: dict[str, Any] = {

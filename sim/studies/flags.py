@@ -49,6 +49,7 @@ def engine_flags(scenario: Scenario, varied: Collection[str] = ()) -> EngineFlag
         notes.append(
             f"weights in {scenario.hardware.weight_dtype}: no flag; serve a checkpoint in that precision"
         )
+    _tiers(scenario, words, notes)
     notes += _paging_notes(scenario)
     _batcher(scenario, words, notes)
     replicas = scenario.cluster.replicas
@@ -73,6 +74,22 @@ def _cache_notes(scenario: Scenario) -> list[str]:
     if scenario.engine.cache_at_start == "warm":
         notes.append("cache_at_start warm: a state at the start of the run, not a setting")
     return notes
+
+
+def _tiers(scenario: Scenario, words: list[str], notes: list[str]) -> None:
+    """The engine's own offloading writes through to host memory, evicts by lru and reloads whatever it finds."""
+    section = scenario.kv_tiers
+    if not section.host_gib:
+        return
+    words += ["--kv-offloading-size", f"{section.host_gib:g}", "--kv-offloading-backend", "native"]
+    other = {"disk_gib": 0.0, "write": "through", "reload": "always", "preempt": "recompute"}
+    differing = [name for name, value in other.items() if getattr(section, name) != value]
+    if section.eviction.name != "lru":
+        differing.append("eviction")
+    if differing:
+        notes.append(f"kv_tiers {', '.join(differing)}: the engine's own offloading has no flag for that")
+    if scenario.policies.prefetch.name == "session":
+        notes.append("prefetch session: the engine loads KV when it is asked for; it would need building")
 
 
 def _paging_notes(scenario: Scenario) -> list[str]:

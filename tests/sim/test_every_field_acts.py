@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from sim.profile import load_profile
+from sim.scenario.kv_tiers import KvTiersConfig
 from sim.scenario.links import LinksConfig
 from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
@@ -63,6 +64,8 @@ OTHER_VALUES = {
     "engine.enable_prefix_caching": None,  # tested below, on a load with prefixes
     "engine.cache_at_start": None,
     **{f"kv_compression.{name}": values for name, values in COMPRESSION.items()},
+    # Tiers act on a prefix cache that is short of blocks: tests/sim/test_kv_tiers.py.
+    **dict.fromkeys(f"kv_tiers.{name}" for name in KvTiersConfig.model_fields),
     "kv_access.pattern": ["full", "sliding_window", "top_k"],
     # What acts beside a pattern: tests/sim/test_paged_steps.py.
     "kv_access.resident": None,
@@ -145,6 +148,7 @@ POLICY_OPTIONS = {
         "attention_weighted": {"top": None, "second_level_weight": None, "depth": None},
         "scheduled": {},
         "oracle": {"depth": None},
+        "session": dict.fromkeys(("expected_gap_s", "lead_s", "share")),  # tests/sim/test_kv_tiers.py
     },
     "eviction": {
         **{name: {} for name in ("lru", "lfu", "lfu_perfect", "fifo", "length_aware", "belady")},
