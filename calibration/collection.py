@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.devices import profile_name, read_device
+from calibration.measurements import DEVICE_FILE, read_measured_device
 from calibration.tables import KEYS, Column, Table, TableError, clean, read_columns, read_table
 from sim.profile import Device
 
@@ -28,6 +29,8 @@ class Collection:
     engine: str
     device: Device
     tables: dict[str, Table]
+    measured: bool = False
+    """By a calibration of ours: few shapes, those of some models."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,9 @@ def _read_folder(folder: Path, system: str) -> Collection:
             tables[name] = read_table(path, name)
         elif name in NEEDED:
             raise TableError(f"{path}: no such file")
+    if (folder / DEVICE_FILE).is_file():
+        name, engine, device = read_measured_device(folder / DEVICE_FILE)
+        return Collection(name, engine, device, tables, measured=True)
     device = read_device(folder / "system.yaml", system)
     return Collection(
         profile_name(system), _engine_of(folder.parent / "MANIFEST.csv", system), device, tables

@@ -11,10 +11,17 @@ import numpy as np
 from calibration.collection import Collection
 from calibration.fit_decode import fit_decode
 from calibration.fit_gemm import fit_gemm
+from calibration.fit_measured import (
+    fit_decode_measured,
+    fit_elementwise_measured,
+    fit_gemm_measured,
+    fit_prefill_measured,
+)
 from calibration.fit_moe import fit_moe
 from calibration.fit_prefill import fit_prefill
 from calibration.fit_small import fit_all_reduce, fit_elementwise
-from calibration.tables import Table
+from calibration.tables import Table, TableError
+from sim.curves.gemm import WEIGHT_BYTES as GEMM_WEIGHT_BYTES
 from sim.curves.gemm import GemmCurve
 from sim.curves.heads import KV_BYTES
 from sim.curves.moe import MOE_WEIGHT_BYTES
@@ -35,6 +42,8 @@ def quiet(_message: str) -> None:
 
 def fit_profile(rows: Collection, *, created: str | None = None, log: Log = quiet) -> Profile:
     """Fit every term on all rows."""
+    if rows.measured:
+        return _fit_measured(rows, created, log)
     return Profile(
         schema=1,
         name=rows.name,
@@ -49,6 +58,22 @@ def fit_profile(rows: Collection, *, created: str | None = None, log: Log = quie
         if "allreduce" in rows.tables
         else None,
         elementwise=fit_elementwise(rows.tables["gemm"].only(dtype="bfloat16"), rows.device),
+    )
+
+
+def _fit_measured(rows: Collection, created: str | None, log: Log) -> Profile:
+    if "elementwise" not in rows.tables:
+        raise TableError(f"{rows.name}: no table elementwise.parquet beside those of gemm and attention")
+    return Profile(
+        schema=1,
+        name=rows.name,
+        engine=rows.engine,
+        created=created or datetime.now(UTC).date().isoformat(),
+        device=rows.device,
+        gemm=_each(rows, "gemm", "dtype", GEMM_WEIGHT_BYTES, fit_gemm_measured, log),
+        prefill_attention=_each(rows, "attention_prefill", "kv_dtype", KV_BYTES, fit_prefill_measured, log),
+        decode_attention=_each(rows, "attention_decode", "kv_dtype", KV_BYTES, fit_decode_measured, log),
+        elementwise=fit_elementwise_measured(rows.tables["elementwise"]),
     )
 
 

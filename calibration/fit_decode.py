@@ -17,6 +17,8 @@ from sim.profile import Device
 KV_HEADS = np.array([1, 2, 4, 8.0])
 BANDWIDTH = np.array([0.4, 0.5, 0.6])
 """Of the local regression in log2 of sequences x KV heads, log2 of KV heads, and the group coordinate."""
+LONGEST_LAUNCH = 5e-5
+"""Seconds, of one launch on a GPU."""
 BEYOND_L2 = 4.0
 """Times the L2 cache: keys and values beyond it come from HBM."""
 
@@ -31,7 +33,7 @@ def fit_decode(table: Table, kv_dtype: str, device: Device) -> DecodeCurve:
         fitted=fitted(table, **axes, num_seqs="batch", mean_context="kv_len"),
         kv_bytes=kv_bytes,
         regimes=tuple(
-            _regime(part, kv_bytes, (dim, window), (device.hbm_bytes_per_s, hbm))
+            decode_regime(part, kv_bytes, (dim, window), (device.hbm_bytes_per_s, hbm))
             for dim, window, part in split(table)
         ),
     )
@@ -47,10 +49,19 @@ def _streaming_bytes_per_s(table: Table, kv_bytes: float, device: Device) -> flo
     return float(np.quantile(moved[far] / (table.time_s[far] - table.time_s.min()), 0.9))
 
 
-def _regime(
-    part: Table, kv_bytes: float, kind: tuple[int, int], bandwidths: tuple[float, float]
+def decode_regime(
+    part: Table,
+    kv_bytes: float,
+    kind: tuple[int, int],
+    bandwidths: tuple[float, float],
+    *,
+    longest_launch_s: float = LONGEST_LAUNCH,
 ) -> DecodeRegime:
-    fit = _base(part, kv_bytes, kind, bandwidths)
+    """Fit one (head_dim, window); `bandwidths` are the vendor's, and that of keys and values from memory.
+
+    Kernels of a GPU read at a fifth of the vendor's at least; where launches are longer, reading may be slower.
+    """
+    fit = _base(part, kv_bytes, kind, bandwidths, longest_launch_s)
     residual = np.log(part.time_s / _predict(part, fit, kv_bytes))
     rows = part.number("batch") * part.number("kv_heads")
     octaves = np.arange(np.ceil(np.log2(rows.max())) + 1.0)
@@ -69,9 +80,10 @@ def _predict(rows: Table, fit: DecodeRegime, kv_bytes: float) -> Float:
 
 
 def _base(
-    part: Table, kv_bytes: float, kind: tuple[int, int], bandwidths: tuple[float, float]
+    part: Table, kv_bytes: float, kind: tuple[int, int], bandwidths: tuple[float, float], launch_s: float
 ) -> DecodeRegime:
     vendor, streaming = bandwidths
+    slowest = 0.2 * min(1.0, LONGEST_LAUNCH / launch_s)
 
     def regime(p: Float) -> DecodeRegime:
         return DecodeRegime(
@@ -88,9 +100,9 @@ def _base(
         lambda p: _predict(rows, regime(p), kv_bytes),
         rows.time_s,
         (
-            np.array([1e-6, 0.2 * vendor, 0.01 / vendor]),
+            np.array([1e-6, slowest * vendor, 0.01 / vendor]),
             np.array([part.time_s.min(), 0.8 * vendor, 4 / vendor]),
-            np.array([5e-5, 1.05 * vendor, 1e4 / vendor]),
+            np.array([launch_s, 1.05 * vendor, 1e4 / vendor]),
         ),
     )
     return regime(found)

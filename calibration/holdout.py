@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,13 @@ from calibration.collection import Collection
 from calibration.fit import GEMM_DTYPES, Log, fit_gemms, quiet
 from calibration.fit_decode import fit_decode
 from calibration.fit_gemm import hidden_by_host
+from calibration.fit_measured import (
+    fit_decode_measured,
+    fit_elementwise_measured,
+    fit_gemm_measured,
+    fit_prefill_measured,
+    predict_elementwise,
+)
 from calibration.fit_moe import fit_moe, moe_shapes, predict_moe
 from calibration.fit_prefill import fit_prefill
 from calibration.fit_small import fit_all_reduce
@@ -18,7 +26,7 @@ from calibration.predict import predict_all_reduce, predict_decode, predict_gemm
 from calibration.roofline import Work, decode_work, fit_roofline, gemm_work, moe_work, prefill_work
 from calibration.tables import Table
 from sim.curves.term import Curve, Float
-from sim.profile import Profile, Residual
+from sim.profile import Device, Profile, Residual
 
 FOLDS = 3
 SHARE = 0.2
@@ -28,6 +36,8 @@ SPIKE = 0.2
 BIG = 512
 """GEMM shapes of at least this n and k are judged: narrower ones are all launch."""
 
+C = TypeVar("C")
+_POINTS = "single points"
 Fit = Callable[[Table], Callable[[Table], Float]]
 """Fits on a table and returns the prediction of another."""
 
@@ -69,10 +79,99 @@ def residuals(rows: Collection, profile: Profile, log: Log = quiet) -> list[Resi
 
 
 def _all_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
+    if rows.measured:
+        yield from measured_terms(rows, profile)
+        return
     yield from _gemm(rows, profile)
     yield from _attention(rows, profile)
     yield from _moe(rows, profile)
     yield from _all_reduce(rows, profile)
+
+
+def measured_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
+    """Terms of a calibration: the shapes are those of the models, so single points of them are held out.
+
+    Mixed lengths and elementwise chains stand beside them: of the former none is fitted, so all are judged.
+    """
+    tables = rows.tables
+    for dtype, gemm in profile.gemm.items():
+        table = tables["gemm"].only(dtype=dtype)
+        work = gemm_work(table, gemm.weight_bytes)
+        m = table.number("m")
+        inner = (m > m.min()) & (m < m.max())
+        term = f"gemm/{dtype}"
+        yield _by_points(
+            term,
+            table,
+            fit_gemm_measured,
+            predict_gemm,
+            dtype,
+            rows,
+            work,
+            gemm,
+            inner if inner.any() else None,
+        )
+    for dtype, prefill in profile.prefill_attention.items():
+        table = tables["attention_prefill"].only(kv_dtype=dtype)
+        work = prefill_work(table, prefill.kv_bytes)
+        term = f"prefill_attention/{dtype}"
+        yield _by_points(term, table, fit_prefill_measured, predict_prefill, dtype, rows, work, prefill)
+    for dtype, decode in profile.decode_attention.items():
+        table = tables["attention_decode"].only(kv_dtype=dtype)
+        work, term = decode_work(table, decode.kv_bytes), f"decode_attention/{dtype}"
+        yield _by_points(term, table, fit_decode_measured, predict_decode, dtype, rows, work, decode)
+        mixed = tables["attention_decode_mixed"].only(kv_dtype=dtype) if _has_mixed(rows, dtype) else None
+        if mixed is not None:
+            error = np.abs(predict_decode(decode, mixed) / mixed.time_s - 1)
+            yield _residual(f"{term}, mixed lengths", "all batches of unequal lengths", error)
+    table, small = tables["elementwise"], profile.elementwise
+    work = Work(np.zeros(len(table)), table.number("tokens") * table.number("bytes_per_token"))
+
+    def fit(part: Table) -> Callable[[Table], Float]:
+        curve = fit_elementwise_measured(part)
+        return lambda asked: predict_elementwise(curve, asked)
+
+    spikes = _spikes(predict_elementwise(small, table), table)
+    yield judge("elementwise", _POINTS, table, _each_row(table), None, fit, work, spikes)
+
+
+def _by_points(
+    term: str,
+    table: Table,
+    fit: Callable[[Table, str, Device], C],
+    predict: Callable[[C, Table], Float],
+    dtype: str,
+    rows: Collection,
+    work: Work,
+    curve: C,
+    judged: NDArray[np.bool_] | None = None,
+) -> Residual:
+    def refit(part: Table) -> Callable[[Table], Float]:
+        found = fit(part, dtype, rows.device)
+        return lambda asked: predict(found, asked)
+
+    spikes = _spikes(predict(curve, table), table)
+    what = _POINTS if judged is None else f"{_POINTS} between the fewest and the most tokens"
+    return judge(term, what, table, _each_row(table), judged, refit, work, spikes)
+
+
+def _has_mixed(rows: Collection, dtype: str) -> bool:
+    return "attention_decode_mixed" in rows.tables and _has(rows, "attention_decode_mixed", "kv_dtype", dtype)
+
+
+def _each_row(table: Table) -> Float:
+    return np.arange(len(table), dtype=np.float64)
+
+
+def _residual(term: str, held_out: str, error: Float) -> Residual:
+    return Residual(
+        term=term,
+        held_out=held_out,
+        rows=len(error),
+        median=_round(np.median(error)),
+        p90=_round(np.quantile(error, 0.9)),
+        spike_share=_round((error > SPIKE).mean()),
+    )
 
 
 def _gemm(rows: Collection, profile: Profile) -> Iterator[Residual]:
@@ -99,7 +198,7 @@ def _gemm(rows: Collection, profile: Profile) -> Iterator[Residual]:
         curve = profile.gemm[dtype]
         spikes = _spikes(predict_gemm(curve, table.where(mine)), table.where(mine))
         work = gemm_work(table, curve.weight_bytes)
-        yield _judge(f"gemm/{dtype}", what, table, shape, judged, fit, work, spikes)
+        yield judge(f"gemm/{dtype}", what, table, shape, judged, fit, work, spikes)
 
 
 def _attention(rows: Collection, profile: Profile) -> Iterator[Residual]:
@@ -115,7 +214,7 @@ def _attention(rows: Collection, profile: Profile) -> Iterator[Residual]:
 
         spikes = _spikes(predict_prefill(prefill, table), table)
         work = prefill_work(table, prefill.kv_bytes)
-        yield _judge(f"prefill_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit, work, spikes)
+        yield judge(f"prefill_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit, work, spikes)
     for kv_dtype, decode in profile.decode_attention.items():
         if not _has(rows, "attention_decode", "kv_dtype", kv_dtype):
             continue
@@ -127,9 +226,7 @@ def _attention(rows: Collection, profile: Profile) -> Iterator[Residual]:
 
         spikes = _spikes(predict_decode(decode, table), table)
         work = decode_work(table, decode.kv_bytes)
-        yield _judge(
-            f"decode_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit_d, work, spikes
-        )
+        yield judge(f"decode_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit_d, work, spikes)
 
 
 _LAYOUT = "(heads, kv_heads), with all their head_dims and windows"
@@ -157,7 +254,7 @@ def _moe(rows: Collection, profile: Profile) -> Iterator[Residual]:
         shape = moe_shapes(table)[1].astype(np.float64)
         spikes = _spikes(predict_moe(curve, table), table)
         work = moe_work(table, curve.weight_bytes)
-        yield _judge(f"moe/{dtype}", "(model layer, tp, ep)", table, shape, None, fit, work, spikes)
+        yield judge(f"moe/{dtype}", "(model layer, tp, ep)", table, shape, None, fit, work, spikes)
 
 
 def _all_reduce(rows: Collection, profile: Profile) -> Iterator[Residual]:
@@ -173,14 +270,14 @@ def _all_reduce(rows: Collection, profile: Profile) -> Iterator[Residual]:
     spikes = _spikes(predict_all_reduce(profile.all_reduce, table), table)
     size = table.number("message_bytes")
     inner = (size > size.min()) & (size < size.max())
-    yield _judge("all_reduce", "message size, for all GPU counts", table, size, inner, fit, work, spikes)
+    yield judge("all_reduce", "message size, for all GPU counts", table, size, inner, fit, work, spikes)
 
 
 def _spikes(predicted: Float, table: Table) -> float:
     return float((np.abs(np.log(predicted / table.time_s)) > SPIKE).mean())
 
 
-def _judge(
+def judge(
     term: str,
     held_out: str,
     table: Table,

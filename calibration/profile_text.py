@@ -52,7 +52,7 @@ def document(profile: Profile) -> dict[str, Any]:
 
 def profile_lines(profile: Profile) -> str:
     device = profile.device
-    peaks = ", ".join(f"{dtype} {flops / 1e12:,.0f}" for dtype, flops in device.flops_per_s.items())
+    peaks = ", ".join(f"{dtype} {_tera(flops)}" for dtype, flops in device.flops_per_s.items())
     link = (
         "PCIe" if device.nvlink_bytes_per_s is None else f"NVLink {device.nvlink_bytes_per_s / 1e9:,.0f} GB/s"
     )
@@ -64,8 +64,14 @@ def profile_lines(profile: Profile) -> str:
         "host overhead: none fitted" if host is None else _host_line(host),
     ]
     if profile.residuals:
-        lines += ["", "error on whole shapes held out of the fit:", residual_lines(profile.residuals)]
+        lines += ["", "error on what was held out of the fit:", residual_lines(profile.residuals)]
     return "\n".join(lines)
+
+
+def _tera(flops_per_s: float) -> str:
+    """Whole tera-operations, of slow devices three digits."""
+    tera = flops_per_s / 1e12
+    return f"{tera:,.0f}" if tera >= 10 else f"{tera:.3g}"
 
 
 def _host_line(host: HostOverhead) -> str:

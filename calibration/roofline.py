@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from calibration.regression import fit_positive, thin
 from calibration.tables import Table
+from sim.curves.gemm import activation_bytes
 from sim.curves.prefill import causal_area
 from sim.curves.term import Float
 
@@ -48,7 +49,7 @@ def fit_roofline(work: Work, time_s: Float) -> Callable[[Work], Float]:
 
 def gemm_work(table: Table, weight_bytes: float) -> Work:
     m, n, k = (table.number(axis) for axis in ("m", "n", "k"))
-    return Work(2 * m * n * k, n * k * weight_bytes + 2 * m * (n + k))
+    return Work(2 * m * n * k, n * k * weight_bytes + activation_bytes(weight_bytes) * m * (n + k))
 
 
 def prefill_work(table: Table, kv_bytes: float) -> Work:

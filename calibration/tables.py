@@ -19,6 +19,16 @@ KEYS: dict[str, tuple[str, ...]] = {
     "gemm": ("dtype", "m", "n", "k"),
     "attention_prefill": ("kv_dtype", "batch", "isl", "past_kv", "heads", "kv_heads", "head_dim", "window"),
     "attention_decode": ("kv_dtype", "batch", "kv_len", "heads", "kv_heads", "head_dim", "window"),
+    "attention_decode_mixed": (
+        "kv_dtype",
+        "batch",
+        "kv_len",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "window",
+    ),  # kv_len on average
+    "elementwise": ("kernels", "tokens", "bytes_per_token"),  # of all its kernels together
     "moe": ("dtype", "tokens", "hidden", "inter", "topk", "experts", "moe_tp", "moe_ep", "distribution"),
     "allreduce": ("impl", "gpus", "message_bytes"),
     "nccl": ("op", "dtype", "gpus", "message_bytes"),

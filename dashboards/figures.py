@@ -41,7 +41,7 @@ def label(name: str) -> str:
 
 def latency_cdf(metric: str, arms: Mapping[str, Float64], limit_ms: float | None = None) -> go.Figure:
     """Share of requests [%] within a latency, per arm; `arms` holds seconds, NaN where a request has none."""
-    figure = _figure(height=300)
+    figure = blank(height=300)
     for index, (name, seconds) in enumerate(arms.items()):
         points_ms = quantiles(seconds) * 1e3
         if points_ms.size:
@@ -71,7 +71,7 @@ def stage_bars(arms: Mapping[str, Sequence[Split]]) -> go.Figure:
     """Mean time per stage as stacked bars: for each arm one bar a group of requests, named above it."""
     rows = [(name, split) for name, splits in arms.items() for split in splits]
     positions = [-float(i) for i in range(len(rows))]
-    figure = _figure(height=70 + 62 * len(rows), legend=True)
+    figure = blank(height=70 + 62 * len(rows), legend=True)
     stages = list(dict.fromkeys(stage for _, split in rows for stage in split.stages))
     for stage in stages:
         times_ms = [split.stages.get(stage, 0.0) * 1e3 for _, split in rows]
@@ -114,7 +114,7 @@ def timeline(
 
     `panels` holds their headings; an arm may lack a panel, and a band may have NaN where there is nothing to show.
     """
-    figure = _figure(height=60 + 130 * len(panels))
+    figure = blank(height=60 + 130 * len(panels))
     gap = 0.3 / len(panels)
     tall = (1 - gap * (len(panels) - 1)) / len(panels)
     for row, (panel, title) in enumerate(panels.items()):
@@ -124,7 +124,7 @@ def timeline(
                 _add_band(figure, index, name, bands[panel], f"y{suffix}")
         top = 1 - row * (tall + gap)
         figure.layout[f"yaxis{suffix}"] = {
-            **_axis(),
+            **axis_style(),
             "domain": [max(0.0, top - tall), top],
             "rangemode": "tozero",
             "nticks": 4,
@@ -138,7 +138,7 @@ def timeline(
 
 def stacked(parts: Mapping[str, Band], end_s: float, unit: str, whole: float | None = None) -> go.Figure:
     """What a sum was made of over time: stacked areas of bucket means, the first at the bottom, up to `whole`."""
-    figure = _figure(height=300, legend=True)
+    figure = blank(height=300, legend=True)
     for index, (name, share) in enumerate(parts.items()):
         colour = theme.OWNERS[index % len(theme.OWNERS)]
         figure.add_scatter(
@@ -162,7 +162,7 @@ def stacked(parts: Mapping[str, Band], end_s: float, unit: str, whole: float | N
 
 def grouped_bars(bars: Mapping[str, Mapping[str, float]], unit: str) -> go.Figure:
     """A group of bars for each arm: what it had of each part."""
-    figure = _figure(height=300)
+    figure = blank(height=300)
     for index, (name, parts) in enumerate(bars.items()):
         figure.add_bar(
             x=[label(part) for part in parts],
@@ -179,7 +179,7 @@ def grouped_bars(bars: Mapping[str, Mapping[str, float]], unit: str) -> go.Figur
 
 def heat_map(x: Sequence[str], y: Sequence[str], values: Float64, axes: tuple[str, str, str]) -> go.Figure:
     """Values over two named axes; `axes` names x, y and what is shown. Rows of `values` go with `y`."""
-    figure = _figure(height=120 + 18 * len(y))
+    figure = blank(height=120 + 18 * len(y))
     figure.add_heatmap(
         x=list(x),
         y=list(y),
@@ -200,7 +200,7 @@ def plan_curve(
 
     `marks` are rates worth a vertical line, by what they are.
     """
-    figure = _figure(height=330, legend=len(curves) > 1)
+    figure = blank(height=330, legend=len(curves) > 1)
     for index, (name, curve) in enumerate(curves.items()):
         colour = theme.arm_colour(index)
         figure.add_scatter(
@@ -292,7 +292,7 @@ def _small(values: Float64) -> NDArray[np.float32]:
     return values.astype(np.float32)
 
 
-def _axis() -> dict[str, object]:
+def axis_style() -> dict[str, object]:
     return {
         "gridcolor": theme.GRID,
         "linecolor": theme.GRID,
@@ -306,7 +306,7 @@ def _axis() -> dict[str, object]:
     }
 
 
-def _figure(height: int, *, legend: bool = False) -> go.Figure:
+def blank(height: int, *, legend: bool = False) -> go.Figure:
     """An empty figure in the style of the page, without the 7 kB of Plotly's default template."""
     return go.Figure(
         layout={
@@ -322,8 +322,8 @@ def _figure(height: int, *, legend: bool = False) -> go.Figure:
                 "bordercolor": theme.MUTED,
                 "font": {"color": theme.INK},
             },
-            "xaxis": _axis(),
-            "yaxis": _axis(),
+            "xaxis": axis_style(),
+            "yaxis": axis_style(),
             "showlegend": legend,
             "legend": {
                 "orientation": "h",

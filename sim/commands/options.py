@@ -121,9 +121,9 @@ def progress(label: str, total: int) -> Iterator[Any]:
             bar.stop()
 
 
-def render(directory: Path) -> Path:
-    """Let the page renderer of the installation write report.html into a result directory."""
-    pages = [point for point in entry_points(group="servetwin.pages") if point.name == "report"]
+def render(directory: Path, page: str = "report") -> Path:
+    """Let a page renderer of the installation write its page into a directory; returns the file."""
+    pages = [point for point in entry_points(group="servetwin.pages") if point.name == page]
     if not pages:
         raise ConfigError("--report: this installation has no page renderer (package dashboards)")
     renderer = pages[0].load()

@@ -15,7 +15,7 @@ _CLEARLY = 1.02
 def assumptions(terms: StepTerms, weight_dtype: str, *, enforce_eager: bool) -> tuple[str, ...]:
     """Name the assumptions behind the prices of `terms`; `weight_dtype` is as it was asked for."""
     said = [_kv_cache(terms), *_compression(terms), *_experts(terms, weight_dtype), _slower(terms)]
-    if enforce_eager:
+    if enforce_eager and terms.call_s:
         said.append(
             "engine.enforce_eager: each operation of a layer costs the host "
             f"{1e6 * terms.call_s:.0f} us, as the engine's all-reduce does without a graph; no eager step was measured"
