@@ -2,6 +2,9 @@
 
 Blocks that hold nothing go first, the longest free first. Content is stored once: a second block with the same
 content is one that holds nothing, and so is one whose content nobody else can have.
+
+What has expired is found no more from that instant on. Its blocks come to hold nothing when next a sequence comes, or
+content does: never at a look-up, of which there are more or fewer as steps are taken one by one or many at once.
 """
 
 from __future__ import annotations
@@ -23,11 +26,16 @@ class EvictingPagedAllocator(CachedPagedAllocator):
 
     @property
     def cached_blocks(self) -> int:
-        return len(self._idle) - len(self._policy.expired(self.now_ns))  # which go at the next look-up
+        return len(self._idle) - len(self._policy.expired(self.now_ns))
 
     def find_prefix(self, claim: Claim) -> int:
-        self._drop_expired()
-        return super().find_prefix(claim)
+        super().find_prefix(claim)
+        expired = self._policy.expired(self.now_ns)
+        if expired:
+            gone = np.isin(self._index.content_of(claim.prefix), expired)
+            if gone.any():
+                claim.prefix = claim.prefix[: gone.argmax()]
+        return claim.prefix.size * self.block_size
 
     def cache_changes(self) -> tuple[set[int], set[int]]:
         self._drop_expired()
@@ -39,6 +47,7 @@ class EvictingPagedAllocator(CachedPagedAllocator):
             self._queue.push(self._evict(expired))
 
     def _share(self, holding: CachedHolding, prefix: Contents) -> None:
+        self._drop_expired()
         contents = self._index.content_of(prefix).tolist()
         self._policy.accessed(contents, range(len(contents)), self.now_ns)
         super()._share(holding, prefix)
@@ -76,6 +85,7 @@ class EvictingPagedAllocator(CachedPagedAllocator):
         return slots
 
     def _remember(self, contents: Contents, slots: Contents, first: int) -> None:
+        self._drop_expired()  # or what comes now would seem to be there already
         new = self._index.unknown(contents) & (contents >= 0)
         kept = contents[new].tolist()
         self._index.store(contents[new], slots[new])
