@@ -229,7 +229,7 @@ def _summary(
     replicas: tuple[StepColumns, ...],
 ) -> dict[str, Any]:
     config = scenario.workload
-    rate = config.request_rate
+    rate, burstiness = config.request_rate, config.burstiness
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S"),
         "backend": "sim",
@@ -238,7 +238,7 @@ def _summary(
         "tokenizer_id": None,
         "num_prompts": len(requests),
         "request_rate": "inf" if rate is None or math.isinf(rate) else rate,
-        "burstiness": config.burstiness,
+        "burstiness": "inf" if burstiness == math.inf else burstiness,
         "max_concurrency": workload.max_concurrency,
         **serving_metrics(requests, replicas, scenario.slo.limits_ms),
         "sim": _own_summary(scenario, service, workload, requests, replicas),
