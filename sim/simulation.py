@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from sim.batching.decision import EngineLimits
 from sim.cost.build import compile_cost
-from sim.cost.compiled import CompiledCost
+from sim.cost.step_cost import ServiceCost, StepCost
 from sim.engine.clock import NS_PER_MS, Clock
 from sim.engine.cluster import EngineSetup, run_cluster
 from sim.engine.paged_steps import PagedSteps
@@ -24,15 +24,20 @@ from sim.errors import ConfigError
 from sim.kv.allocators.shrinking_paged import ShrinkingPaged
 from sim.kv.build import KvSetup
 from sim.kv.paging.report import PagingReport, paging_report
+from sim.kv.prefetch.session import Session
+from sim.kv.tiers.report import tier_report
+from sim.kv.tiers.setup import TierSetup
 from sim.links.network import Network
 from sim.links.report import LinkReport, link_report
 from sim.memory import KvCapacity, kv_capacity
 from sim.metrics import Requests, kv_usage, memory_statistics, padding, serving_metrics, stage_statistics
 from sim.model import ModelSpec, load_model
 from sim.profile import Profile, load_profile
+from sim.routing.decision import RouterConfig
 from sim.scenario.sections import Scenario
 from sim.tenant_metrics import tenant_metrics, tier_metrics
 from workloads.build import Workload, build_workload
+from workloads.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +47,7 @@ class Service:
     model: ModelSpec
     profile: Profile
     capacity: KvCapacity
-    cost: CompiledCost
+    cost: ServiceCost
     limits: EngineLimits
     max_model_len: int
 
@@ -60,6 +65,27 @@ class Result:
     """What moved beside the steps; None where nothing ever does."""
     paging: PagingReport | None = None
     """What became of the pages of KV in host memory; None where it is all in HBM."""
+
+
+class Server(Protocol):
+    """Who serves a load in place of simulated replicas: an engine on a device."""
+
+    name: str
+    """Of the backend, for summaries."""
+
+    def serve(
+        self,
+        trace: Trace,
+        engine: EngineSetup,
+        cost: StepCost,
+        *,
+        router: RouterConfig,
+        router_seed: np.random.SeedSequence,
+        signal_delay_ns: int,
+        max_concurrency: int | None,
+        paged: PagedSteps | None,
+    ) -> tuple[Requests, StepColumns]:
+        """Replay the load on one engine."""
 
 
 def build_service(scenario: Scenario) -> Service:
@@ -133,32 +159,45 @@ def simulate(
     workload: Workload | None = None,
     *,
     on_share_done: Callable[[], None] | None = None,
+    server: Server | None = None,
 ) -> Result:
     """Run the scenario to the end of its last request.
 
     Parts built before, for the same scenario, may be given; `on_share_done` is called after each 1% of the requests.
+    With a `server` the same policies and the same requests run there, in its time, and the result is what came of it.
     """
     service = service or build_service(scenario)
     workload = workload or build_load(scenario)
-    network = _network(scenario, service)
+    network = _network(scenario, service) if server is None else None
     paged = _paged(scenario, service)
-    engine = _engine(scenario, service, workload)
-    requests, replicas = run_cluster(
-        workload.trace,
-        service.cost,
-        engine,
-        replicas=scenario.cluster.replicas,
-        router=scenario.policies.router,
-        router_seed=_streams(scenario.seed)[1],
-        signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
-        max_concurrency=workload.max_concurrency,
-        fast_forward=scenario.simulation.fast_forward,
-        network=network,
-        paged=paged,
-        on_share_done=on_share_done,
-    )
+    engine = engine_setup(scenario, service, workload)
+    if server is None:
+        requests, replicas = run_cluster(
+            workload.trace,
+            service.cost,
+            engine,
+            replicas=scenario.cluster.replicas,
+            router=scenario.policies.router,
+            router_seed=_streams(scenario.seed)[1],
+            signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
+            max_concurrency=workload.max_concurrency,
+            fast_forward=scenario.simulation.fast_forward,
+            network=network,
+            paged=paged,
+            on_share_done=on_share_done,
+        )
+    else:
+        requests, replicas = _served(scenario, service, workload, engine, server, paged)
     summary = _summary(scenario, service, workload, requests, replicas)
+    if server is not None:
+        summary["backend"] = server.name
     summary["sim"] |= _tenants(scenario, service, workload, requests, replicas)
+    if engine.kv.tiers is not None:
+        accounts = [log.tiers for log in replicas if log.tiers is not None]
+        gpus = scenario.hardware.tensor_parallel_size
+        summary["sim"]["kv_tiers"] = tier_report(
+            engine.kv.tiers, accounts, gpus=gpus, duration_ns=requests.duration_ns
+        )
     links = None if network is None else link_report(network, replicas)
     if links is not None:
         summary["sim"] |= links.summary
@@ -169,6 +208,32 @@ def simulate(
         )
         summary["sim"]["prefetch"] = paging.summary
     return Result(scenario, service, requests, replicas, summary, links, paging)
+
+
+def _served(
+    scenario: Scenario,
+    service: Service,
+    workload: Workload,
+    engine: EngineSetup,
+    server: Server,
+    paged: list[PagedSteps] | None,
+) -> tuple[Requests, tuple[StepColumns, ...]]:
+    """The same load on a server, which is one engine."""
+    if scenario.cluster.replicas != 1:
+        raise ConfigError(
+            f"cluster.replicas: {scenario.cluster.replicas}, and a device runs one engine; set cluster.replicas: 1"
+        )
+    requests, log = server.serve(
+        workload.trace,
+        engine,
+        service.cost,
+        router=scenario.policies.router,
+        router_seed=_streams(scenario.seed)[1],
+        signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
+        max_concurrency=workload.max_concurrency,
+        paged=None if paged is None else paged[0],
+    )
+    return requests, (log,)
 
 
 def _network(scenario: Scenario, service: Service) -> Network | None:
@@ -188,8 +253,11 @@ def _network(scenario: Scenario, service: Service) -> Network | None:
 
 def _paged(scenario: Scenario, service: Service) -> list[PagedSteps] | None:
     """Make the paging of each replica's KV, where it is in host memory."""
+    prefetch = scenario.policies.prefetch
+    if isinstance(prefetch, Session):  # which brings back blocks of the prefix cache
+        return None
     pagings = scenario.kv_access.build(
-        scenario.policies.prefetch,
+        prefetch,
         service.model,
         service.capacity,
         _streams(scenario.seed)[2],
@@ -198,7 +266,8 @@ def _paged(scenario: Scenario, service: Service) -> list[PagedSteps] | None:
     return None if pagings is None else [PagedSteps(paging) for paging in pagings]
 
 
-def _engine(scenario: Scenario, service: Service, workload: Workload) -> EngineSetup:
+def engine_setup(scenario: Scenario, service: Service, workload: Workload) -> EngineSetup:
+    """What each engine of the scenario is made of."""
     engine, policies = scenario.engine, scenario.policies
     kv = KvSetup(
         usable_blocks=service.capacity.usable_blocks,
@@ -209,11 +278,27 @@ def _engine(scenario: Scenario, service: Service, workload: Workload) -> EngineS
         prefix_caching=engine.enable_prefix_caching,
         eviction=None if policies.eviction.name == "lru" else policies.eviction,
         warm_cache=engine.cache_at_start == "warm",
+        tiers=_tiers(scenario, service),
+        prefetch=policies.prefetch if isinstance(policies.prefetch, Session) else None,
     )
     if service.capacity.footprint is not None:
         kv = replace(kv, allocator=ShrinkingPaged(service.capacity.footprint))
     contracts = None if scenario.qos is None else scenario.qos.build(workload.trace)
     return EngineSetup(service.limits, policies.batcher, kv, contracts)
+
+
+def _tiers(scenario: Scenario, service: Service) -> TierSetup | None:
+    """Make the tiers below HBM, where there are any."""
+    section = scenario.kv_tiers
+    if not section.host_gib:
+        return None
+    return section.build(
+        service.cost,
+        service.limits,
+        section.rates(scenario.links, service.profile.device),
+        block_bytes=service.capacity.block_bytes,
+        gpus=scenario.hardware.tensor_parallel_size,
+    )
 
 
 def _streams(seed: int) -> list[np.random.SeedSequence]:
