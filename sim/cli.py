@@ -30,6 +30,11 @@ OWN = (
         "sim.commands.allocations:allocations",
         "Waste and fragmentation of a trace of memory allocations, by allocator.",
     ),
+    (
+        "reload",
+        "sim.commands.reload:reload",
+        "From which context on reloading KV from host memory or disk beats computing it.",
+    ),
     ("init", "sim.commands.init:init", "Write a commented scenario, also from a vllm serve line."),
     ("schema", "sim.commands.init:schema", "Print the JSON schema of a scenario."),
 )
