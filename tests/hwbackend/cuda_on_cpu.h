@@ -1,8 +1,9 @@
 // Runs the CUDA sources of hwbackend/kernels on the host: the threads of a block are fibres of one thread, which meet
 // at __syncthreads and at the instructions of a warp. What the PTX instructions do is written out from the PTX ISA.
 //
-// To bring faults to light: asynchronous copies poison their target until they are awaited, lanes of a warp that meet
-// at different instructions are an error, so is a block whose threads all wait, and the order of the fibres is an option.
+// To bring faults to light: asynchronous copies poison their target until they are awaited; lanes of a warp that meet
+// at different instructions are an error, so are a block whose threads all wait and a write behind the dynamic shared
+// memory; and the order of the fibres is an option, by which warps go in step or each runs ahead as far as it can.
 #include <ucontext.h>
 
 #include <cmath>
@@ -126,6 +127,26 @@ static void entry()
     swapcontext(&fibre.context, &scheduler);
 }
 
+/// Let each lane that need not wait run to its next meeting; false where all wait or are done.
+static bool run_warp(int warp, int threads, bool falling, int& left)
+{
+    bool moved = false;
+    for (int n = 0; n < warp_size && !fault; ++n) {
+        const int i = warp * warp_size + (falling ? warp_size - 1 - n : n);
+        if (i >= threads) continue;
+        Fibre& fibre = fibres[i];
+        if (fibre.done || (fibre.waiting && fibre.waiting->generation == fibre.generation)) continue;
+        fibre.waiting = nullptr;
+        moved = true;
+        current = i;
+        threadIdx = {unsigned(i) % blockDim.x, unsigned(i) / blockDim.x % blockDim.y,
+                     unsigned(i) / blockDim.x / blockDim.y};
+        swapcontext(&scheduler, &fibre.context);
+        if (fibre.done) --left;
+    }
+    return moved && !fault;
+}
+
 static void run_block(int threads, int order)
 {
     fibres.resize(threads);
@@ -150,19 +171,13 @@ static void run_block(int threads, int order)
     int left = threads;
     while (left > 0) {
         bool moved = false;
-        for (int n = 0; n < threads; ++n) {
-            const int i = order == 0 ? n : order == 1 ? threads - 1 - n : (n * 37 + 11) % threads;
-            Fibre& fibre = fibres[i];
-            if (fibre.done) continue;
-            if (fibre.waiting && fibre.waiting->generation == fibre.generation) continue;
-            fibre.waiting = nullptr;
-            moved = true;
-            current = i;
-            threadIdx = {unsigned(i) % blockDim.x, unsigned(i) / blockDim.x % blockDim.y,
-                         unsigned(i) / blockDim.x / blockDim.y};
-            swapcontext(&scheduler, &fibre.context);
+        for (int n = 0; n < num_warps; ++n) {
+            const int warp = order == 2 ? num_warps - 1 - n : n;
+            while (run_warp(warp, threads, order == 2, left)) {
+                moved = true;
+                if (order == 0) break;
+            }
             if (fault) return;
-            if (fibre.done) --left;
         }
         if (!moved) {
             fault = "all threads of a block wait";
@@ -175,6 +190,15 @@ template <class... Args, std::size_t... I>
 static void call(void (*kernel)(Args...), void** args, std::index_sequence<I...>)
 {
     kernel(*static_cast<std::remove_cv_t<Args>*>(args[I])...);
+}
+
+/// Nothing was written behind the dynamic shared memory.
+static bool shared_is_whole(unsigned bytes)
+{
+    const unsigned char* all = reinterpret_cast<const unsigned char*>(dynamic_shared.data());
+    for (std::size_t i = bytes; i < dynamic_shared.size() * sizeof(uint4); ++i)
+        if (all[i] != 0xff) return false;
+    return true;
 }
 
 /// Grid and block are dims[0:3] and dims[3:6]. Returns what went wrong, or null.
@@ -193,8 +217,9 @@ static const char* launch(void (*kernel)(Args...), const unsigned* dims, unsigne
         for (unsigned y = 0; y < gridDim.y; ++y)
             for (unsigned x = 0; x < gridDim.x; ++x) {
                 blockIdx = {x, y, z};
-                dynamic_shared.assign(shared_bytes / 16 + 1, uint4{~0u, ~0u, ~0u, ~0u});
+                dynamic_shared.assign(shared_bytes / 16 + 64, uint4{~0u, ~0u, ~0u, ~0u});
                 run_block(threads, order);
+                if (!fault && !shared_is_whole(shared_bytes)) fault = "a write behind the dynamic shared memory";
                 if (fault) return fault;
             }
     return nullptr;

@@ -29,7 +29,10 @@ class KernelFaultError(Exception):
 
 
 class CpuRuntime:
-    """`hwbackend.kernels.launch.Runtime` on the host. `order` of the fibres: 0 rising, 1 falling, 2 mixed."""
+    """`hwbackend.kernels.launch.Runtime` on the host.
+
+    `order` of the fibres: 0: warps in step; 1: each runs ahead as far as it can; 2: the same, last ones first.
+    """
 
     xp = np
 

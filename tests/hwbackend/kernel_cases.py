@@ -84,7 +84,9 @@ class Sequences:
         if shape.kv_dtype == "fp8":
             self.pool.scales[:] = xp.asarray([0.5, 2.0], dtype=np.float32)
         free = self.random.permutation(self.pool.num_blocks).astype(np.int32)
-        self.tables = np.full((len(lengths), max(1, int(needed.max(initial=0))) + 1), GARBAGE, np.int32)
+        # What a table has no use for names a block of poison.
+        self.unused, free = free[0], free[1:]
+        self.tables = np.full((len(lengths), max(1, int(needed.max(initial=0))) + 1), self.unused, np.int32)
         for row, count in enumerate(needed):
             self.tables[row, :count], free = free[:count], free[count:]
         self.write()
@@ -113,9 +115,17 @@ class Sequences:
     def queries(self, count):
         return self.values(count, self.shape.num_heads, self.shape.head_dim)
 
+    def tables_within(self, seen):
+        """Tables whose blocks behind the latest `seen` tokens are gone; None: all are there."""
+        tables = self.tables.copy()
+        if seen is not None:
+            gone = np.maximum(self.lengths - seen, 0) // self.shape.block_size
+            tables[np.arange(tables.shape[1]) < gone[:, None]] = self.unused
+        return self.xp.asarray(tables)
+
     def check_decode(self, window=None):
         q = self.queries(len(self.lengths))
-        tables, lengths = self.xp.asarray(self.tables), self.xp.asarray(self.lengths)
+        tables, lengths = self.tables_within(window), self.xp.asarray(self.lengths)
         got = wide(self.ops, self.ops.decode_attention(q, self.pool, tables, lengths, window=window))
         want = reference.decode_attention(
             wide(self.ops, q), stored(self.ops, self.pool), self.tables, self.lengths, window
@@ -125,7 +135,7 @@ class Sequences:
     def check_prefill(self, new_tokens, window=None):
         q = self.queries(new_tokens)
         context = int(self.lengths[0]) - new_tokens
-        table = self.xp.asarray(self.tables[0])
+        table = self.tables_within(None if window is None else window + new_tokens - 1)[0]
         got = wide(self.ops, self.ops.prefill_attention(q, self.pool, table, context, window=window))
         want = reference.prefill_attention(
             wide(self.ops, q), stored(self.ops, self.pool), self.tables[0], context, window

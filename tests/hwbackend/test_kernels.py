@@ -88,6 +88,15 @@ def test_prefill_attention_is_the_definition(make_runtime, shape):
     check()
 
 
+@pytest.mark.parametrize("window", [1, 16, 63, 64, 65, 100, 129])
+def test_edges_of_windows_cross_tiles(make_runtime, window):
+    runtime = make_runtime(order=2)
+    ops = CudaOps(runtime, "float16")
+    sequences = Sequences(ops, runtime.xp, Shape("float16", "float16", 64, 1, 1, 8), [231], 0)
+    sequences.check_prefill(101, window)
+    sequences.check_decode(window)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_contiguous_attention_is_the_definition(make_runtime, dtype, head_dim):
