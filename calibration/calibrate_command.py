@@ -89,7 +89,7 @@ def calibrate(
                 raw or out.with_name(f"{out.stem}_raw"), opened.identity.fingerprint, resume=resume
             )
             say(f"{opened.identity.name}: {len(points)} points planned, {len(store)} measured before")
-            left = calibration.measure_points(opened, points, budget, store, _Teller())
+            left = calibration.measure_points(opened, points, budget, store, Teller())
             if left:
                 say(
                     f"time is up: {len(left)} points are left, from round {left[0].due} on; --resume measures them"
@@ -120,7 +120,7 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-class _Teller:
+class Teller:
     """A line a point; a reason to skip points is said once."""
 
     def __init__(self) -> None:

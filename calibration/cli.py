@@ -95,11 +95,40 @@ def import_(
 
 
 @profile.command
-def validate(name: str, /, *, kernels: Kernels, system: System = None, as_json: Json = False) -> None:
+def validate(
+    name: str,
+    /,
+    *,
+    kernels: Annotated[
+        Path | None, Parameter(help="Folder of kernel tables: of one system or of several.")
+    ] = None,
+    system: System = None,
+    fresh: Annotated[
+        bool, Parameter(help="Judge by measurements made now, of the device that is here.")
+    ] = False,
+    device: Annotated[str, Parameter(help="With --fresh: auto, cpu or cuda.")] = "auto",
+    model: Annotated[
+        tuple[str, ...],
+        Parameter(help="With --fresh: whose shapes; may be repeated.", consume_multiple=False),
+    ] = (),
+    budget: Annotated[float, Parameter(help="With --fresh: seconds for measuring.")] = 20.0,
+    tolerance: Annotated[
+        float, Parameter(help="With --fresh: a term off by more than this has drifted.")
+    ] = 0.15,
+    as_json: Json = False,
+) -> int:
     """Judge a profile by kernel tables: each term refitted without whole shapes, and asked about them.
 
-    Beside it stands the yardstick, a roofline of three fitted parameters for the whole table.
+    Beside it stands the yardstick, a roofline of three fitted parameters for the whole table. With --fresh the profile
+    itself is asked about what the device takes now; exit code 1 where a term has drifted.
     """
+    if fresh == (kernels is not None):
+        raise InputError("profile validate: give either --kernels DIR or --fresh")
+    if fresh:
+        from calibration.fresh_command import validate_fresh  # noqa: PLC0415
+
+        return validate_fresh(name, device, model, budget, tolerance, as_json=as_json)
+    assert kernels is not None
     from calibration.collection import read_collection, systems_in  # noqa: PLC0415
     from calibration.holdout import missing_rows, missing_tables, residuals  # noqa: PLC0415
 
@@ -116,6 +145,7 @@ def validate(name: str, /, *, kernels: Kernels, system: System = None, as_json: 
         _print_json({"profile": found.name, "residuals": [one.model_dump() for one in judged]})
     else:
         print(profile_text.residual_lines(judged))
+    return 0
 
 
 @profile.command

@@ -100,6 +100,14 @@ def residual_lines(residuals: Sequence[Residual]) -> str:
 
 def change_lines(changes: Sequence[Change]) -> str:
     rows = [
-        [c.term, f"{c.median:+.1%}", f"{c.lowest:+.1%}", f"{c.highest:+.1%}", f"{c.shapes}"] for c in changes
+        [
+            c.term,
+            f"{c.median:+.1%}",
+            f"{c.lowest:+.1%}",
+            f"{c.highest:+.1%}",
+            f"{c.shapes}",
+            "drifted" if c.drifted else "",
+        ]
+        for c in changes
     ]
-    return table([["term", "median", "lowest", "highest", "shapes"], *rows])
+    return table([["term", "median", "lowest", "highest", "shapes", ""], *rows])

@@ -15,10 +15,9 @@ import numpy as np
 
 from calibration.collection import Collection, read_collection
 from calibration.fit import fit_profile
-from calibration.fit_measured import predict_elementwise
+from calibration.fresh import predictions
 from calibration.holdout import residuals
 from calibration.measurements import DEVICE_FILE
-from calibration.predict import predict_decode, predict_gemm, predict_prefill
 from calibration.profile_text import residual_lines
 from calibration.tables import Table
 from dashboards import theme
@@ -26,7 +25,6 @@ from dashboards.figures import axis_style, blank
 from dashboards.page import Plot, page, plot_html, section, text
 from hwbackend.microbench.bench import Result
 from hwbackend.samples import read_samples
-from sim.curves.term import Float
 from sim.profile import Device, Profile
 from workloads.errors import InputError
 from workloads.replacing import replacing
@@ -70,26 +68,9 @@ def calibration_html(rows: Collection, results: Sequence[Result], facts: dict[st
     )
 
 
-def predictions(rows: Collection, profile: Profile) -> dict[str, tuple[Table, Float]]:
-    """By term: the rows that were fitted, and what the fit says of them [s]."""
-    found: dict[str, tuple[Table, Float]] = {}
-    for dtype, gemm in profile.gemm.items():
-        table = rows.tables["gemm"].only(dtype=dtype)
-        found[f"gemm {dtype}"] = (table, predict_gemm(gemm, table))
-    for dtype, prefill in profile.prefill_attention.items():
-        table = rows.tables["attention_prefill"].only(kv_dtype=dtype)
-        found[f"prefill attention {dtype}"] = (table, predict_prefill(prefill, table))
-    for dtype, decode in profile.decode_attention.items():
-        table = rows.tables["attention_decode"].only(kv_dtype=dtype)
-        found[f"decode attention {dtype}"] = (table, predict_decode(decode, table))
-    table = rows.tables["elementwise"]
-    found["elementwise"] = (table, predict_elementwise(profile.elementwise, table))
-    return found
-
-
 def _against(rows: Collection, profile: Profile) -> Plot:
     figure, summary, bounds = blank(420, legend=True), [], []
-    for index, (term, (table, fitted)) in enumerate(predictions(rows, profile).items()):
+    for index, (term, (table, fitted)) in enumerate(predictions(profile, rows.tables).items()):
         error = np.abs(fitted / table.time_s - 1)
         summary.append(f"{term}: {len(table)} points, median error of the fit {np.median(error):.1%}")
         bounds += [table.time_s.min(), table.time_s.max()]
