@@ -353,9 +353,11 @@ class EngineCore:
         if not self.running and not self.loading:
             self._padded = PaddedBatch(self.sliding_window) if limits.padded else None
             queue.choose_anew()
-        full = queue.lanes_of(preempted)  # and lanes whose head waits for blocks: nobody overtakes it there
-        for closed in full:
-            queue.pass_over(closed)
+        full: list[Lane] = []  # lanes whose head waits for blocks: nobody overtakes it there
+        if preempted:
+            full += queue.lanes_of(preempted)
+            for closed in full:
+                queue.pass_over(closed)
         while left > 0 and admissions > 0:
             lane = queue.head(full)
             if lane is None:
@@ -367,7 +369,7 @@ class EngineCore:
             loading = claim.loading_tokens
             if not self._step_holds(limits, left, claim.tokens, cached + loading):
                 return False
-            if not self._batch_holds(limits, claim.tokens) or not allocator.can_hold(claim):
+            if not (allocator.can_hold(claim) and self._batch_holds(limits, claim.tokens)):
                 queue.pass_over(lane)
                 full.append(lane)
                 continue
