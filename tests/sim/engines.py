@@ -15,6 +15,8 @@ from sim.kv.allocators.decision import AllocatorConfig
 from sim.kv.allocators.paged import Paged
 from sim.kv.build import KvSetup
 from sim.kv.eviction.decision import EvictionConfig
+from sim.kv.prefetch.session import Session
+from sim.kv.tiers.setup import TierSetup
 from sim.links.network import Network
 from sim.metrics import Requests
 from sim.qos.contract import Contracts
@@ -48,6 +50,8 @@ def run(
     fast_forward: bool = True,
     network: Network | None = None,
     contracts: Contracts | None = None,
+    tiers: TierSetup | None = None,
+    prefetch: Session | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     kv = KvSetup(
         usable_blocks,
@@ -56,6 +60,8 @@ def run(
         allocator=allocator or Paged(),
         prefix_caching=prefix_caching,
         eviction=eviction,
+        tiers=tiers,
+        prefetch=prefetch,
     )
     limits = EngineLimits(max_num_seqs, max_num_batched_tokens, block_size)
     return run_cluster(

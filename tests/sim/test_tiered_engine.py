@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +13,15 @@ from sim.batching.continuous import Continuous
 from sim.batching.length_grouped import LengthGrouped
 from sim.batching.prefix_first import PrefixFirst
 from sim.batching.static_batch import StaticBatch
+from sim.engine.clock import Clock
 from sim.kv.eviction.fifo import Fifo
 from sim.kv.eviction.length_aware import LengthAware
 from sim.kv.eviction.lfu import Lfu
 from sim.kv.eviction.ttl import Ttl
 from sim.kv.prefetch.session import Session
-from tests.sim.engines import trace_of, with_prefixes
+from sim.links.network import Network
+from tests.sim.doubles import AffineCost, EveryOther
+from tests.sim.engines import run, trace_of, with_prefixes
 from tests.sim.test_prefix_cache import loads, workload
 from tests.sim.tiers import BLOCK, TierMachine, tier_setup
 from workloads.answers import sequence_hashes
@@ -115,6 +120,11 @@ sessions = st.lists(
     max_size=5,
 )
 """Of each session its turns: (gap before it, in 50 ns; new tokens; output tokens)."""
+busy_sessions = st.lists(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(6, 14), st.integers(3, 20)), min_size=2, max_size=4),
+    min_size=3,
+    max_size=6,
+)
 
 
 def turns_trace(load):
@@ -256,3 +266,59 @@ def test_copies_that_take_no_time_change_nothing(load, blocks, chunk):
     options["transfer_ns"] = lambda transfer: 0
     setup = tier_setup(300, reload="never")
     assert outcome(load, setup, **options) == outcome(load, None, **options)
+
+
+def network(replicas, latency_ns, bandwidth):
+    """HBM and PCIe of so many bytes a nanosecond, and a tenth, a disk of a hundredth."""
+    device = SimpleNamespace(
+        hbm_bytes_per_s=bandwidth * 10**9,
+        pcie_bytes_per_s=bandwidth * 10**8,
+        nvlink_bytes_per_s=None,
+        nic_bytes_per_s=None,
+    )
+    return Network(Clock(), device, replicas, measured={"disk": bandwidth * 10**7}, latency_ns=latency_ns)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    load=busy_sessions,
+    setup=tiers,
+    batcher=st.sampled_from([Chunked(), Chunked(chunk_tokens=9), EveryOther(1500), PrefixFirst()]),
+    blocks=st.integers(18, 32),
+    seats=st.integers(1, 5),
+    replicas=st.integers(1, 2),
+    per_context=st.sampled_from([0, 3]),
+    latency=st.sampled_from([0, 130]),
+    bandwidth=st.sampled_from([5, 200]),
+    eviction=st.sampled_from([None, Lfu()]),
+    prefetch=st.sampled_from(
+        [None, Session(lead_s=2e-7), Session(expected_gap_s=9e-7, lead_s=6e-7, share=1.0)]
+    ),
+)
+def test_fast_forward_is_exact_with_tiers(
+    load, setup, batcher, blocks, seats, replicas, per_context, latency, bandwidth, eviction, prefetch
+):
+    """Records, step logs and what every tier held and moved, bit for bit; preemptions included."""
+    trace = turns_trace(load)
+    cost = AffineCost(base_ns=70, per_seq_ns=3, per_context_ns=per_context, per_prefill_token_ns=5)
+    outcomes = []
+    for fast_forward in (True, False):
+        done, logs = run(
+            trace,
+            cost,
+            batcher=batcher,
+            block_size=BLOCK,
+            usable_blocks=blocks,
+            max_num_seqs=seats,
+            replicas=replicas,
+            prefix_caching=True,
+            eviction=eviction,
+            tiers=setup,
+            prefetch=prefetch,
+            network=network(replicas, latency, bandwidth),
+            fast_forward=fast_forward,
+        )
+        columns = {name: column.tolist() for name, column in done.columns.items()}
+        rows = [{name: np.asarray(value).tolist() for name, value in vars(log).items()} for log in logs]
+        outcomes.append((columns, rows))
+    assert outcomes[0] == outcomes[1]
