@@ -23,7 +23,7 @@ profile = App(
 )
 
 Json = Annotated[bool, Parameter(name="--json", help="Print one JSON document and nothing else.")]
-Kernels = Annotated[Path, Parameter(help="Folder of kernel tables: of one system or of several.")]
+Kernels = Annotated[Path | None, Parameter(help="Folder of kernel tables: of one system or of several.")]
 System = Annotated[str | None, Parameter(help="Which system, where the folder holds several.")]
 Version = Annotated[str | None, Parameter(help="Engine version of the tables; the newest if not given.")]
 Force = Annotated[bool, Parameter(help="Replace an existing file; its host overhead is kept.")]
@@ -55,17 +55,39 @@ def show(name: str, /, *, as_json: Json = False) -> None:
 @profile.command
 def fit(
     *,
-    kernels: Kernels,
     out: Out,
+    kernels: Kernels = None,
     system: System = None,
     version: Version = None,
+    engine_log: Annotated[
+        tuple[Path, ...],
+        Parameter(help="Recorded run of an engine (meta.json, requests.csv, steps.csv); may be repeated."),
+    ] = (),
+    held_out: Annotated[
+        tuple[Path, ...], Parameter(help="With --engine-log: a run to judge by; may be repeated.")
+    ] = (),
+    base: Annotated[
+        str | None, Parameter(help="With --engine-log: profile whose curves are kept but for a factor each.")
+    ] = None,
+    model: Annotated[
+        str | None, Parameter(help="With --engine-log: what it served, if meta.json lacks it.")
+    ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Fit a profile to kernel tables, and judge it on shapes held out.
+    """Fit a profile to kernel tables, or to step logs of an engine, and judge it on what was held out.
 
     A folder of several systems without --system is fitted system by system into the folder --out.
     """
+    if (kernels is None) == (not engine_log):
+        raise InputError("profile fit: give either --kernels DIR or --engine-log DIR")
+    if kernels is None:
+        from calibration.engine_log_command import fit_from_log  # noqa: PLC0415
+
+        fit_from_log(engine_log, held_out, out, base, model, force=force, as_json=as_json)
+        return
+    if held_out or base or model:
+        raise InputError("profile fit: --held-out, --base and --model go with --engine-log")
     from calibration.collection import systems_in  # noqa: PLC0415 - SciPy loads only where it is needed
 
     names: list[str | None] = [system] if system else [*systems_in(kernels)] or [None]
@@ -99,9 +121,7 @@ def validate(
     name: str,
     /,
     *,
-    kernels: Annotated[
-        Path | None, Parameter(help="Folder of kernel tables: of one system or of several.")
-    ] = None,
+    kernels: Kernels = None,
     system: System = None,
     fresh: Annotated[
         bool, Parameter(help="Judge by measurements made now, of the device that is here.")
