@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -109,11 +108,6 @@ def write_trace(device: Device, store: SampleStore) -> None:
     path = store.folder / TRACE
     if not path.exists():
         write_allocations(path, probe(device).trace)
-
-
-def profile_name_of(device: Device) -> str:
-    """Name a profile after its device."""
-    return re.sub(r"[^a-z0-9]+", "_", device.identity.name.lower()).strip("_") or device.kind
 
 
 def _call_s(store: SampleStore, device: Device) -> float:

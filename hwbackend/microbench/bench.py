@@ -103,7 +103,11 @@ def filled(device: Device, shape: int | tuple[int, ...], dtype: Dtype = "float32
         block = random.integers(0, 0x60, _RANDOM, dtype=np.uint8)  # e4m3, finite
     elif dtype == "int8":
         block = random.integers(-127, 128, _RANDOM, dtype=np.int8)
-    return device.xp.resize(device.to_device(block), shape)
+    source, out = device.to_device(block), device.xp.empty(shape, dtype=block.dtype)
+    flat, whole = out.reshape(-1), out.size // _RANDOM * _RANDOM
+    flat[:whole].reshape(-1, _RANDOM)[...] = source
+    flat[whole:] = source[: out.size - whole]
+    return out
 
 
 def turns(device: Device, num_bytes: float) -> int:
