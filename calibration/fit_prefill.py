@@ -67,7 +67,7 @@ def _smooth_with_context(
     """Residuals over lengths that differ from row to row, smoothed along the length as well."""
     new, past = part.number("isl"), part.number("past_kv")
     alike = np.maximum(2.0 * causal_area(new, past, window) / new - 1.0, 1.0)
-    rows = part.number("batch") * part.number("heads") * new / alike
+    rows = np.maximum(part.number("batch") * part.number("heads") * new / alike, 1.0)  # as the table is asked
     places = np.concatenate([np.log2(alike)[:, None], points(part, rows, np.log2)], axis=1)
     lengths = np.unique(np.concatenate([np.unique(new), [alike.max()]]))
     grid = np.stack([axis.ravel() for axis in np.meshgrid(np.log2(lengths), *nodes, indexing="ij")], axis=1)

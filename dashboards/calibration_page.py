@@ -145,8 +145,10 @@ def _device(device: Device, facts: dict[str, Any]) -> str:
         "source": device.source,
         **{key: value for key, value in facts.items() if value is not None},
     }
-    body = "".join(f"<tr><th>{text(key)}</th><td>{text(value)}</td></tr>" for key, value in rows.items())
-    return f"<table><tbody>{body}</tbody></table>"
+    items = "".join(
+        f"<dt>{text(key.replace('_', ' '))}</dt><dd>{text(value)}</dd>" for key, value in rows.items()
+    )
+    return f"<dl>{items}</dl>"
 
 
 def _disturbed(results: Sequence[Result]) -> str:
