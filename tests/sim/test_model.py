@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.memory import kv_capacity
 from sim.model import load_model, shipped_models
 from workloads.errors import ConfigError
 
@@ -168,3 +169,16 @@ def test_a_file_that_is_not_json(tmp_path):
     path.write_text("{")
     with pytest.raises(ConfigError, match="not a readable JSON"):
         load_model(path)
+
+
+def test_float32_weights_take_activations_and_the_cache_with_them():
+    model = load_model("llama-3.1-8b")
+    assert model.weight_bytes("float32") == 2 * model.weight_bytes("bfloat16")
+    assert (model.plain_dtype("float32"), model.plain_dtype("fp8")) == ("float32", "bfloat16")
+    assert model.resolve_kv_dtype("auto", "float32") == "float32"
+    assert model.resolve_kv_dtype("fp8", "float32") == "fp8"
+    assert model.kv_bytes_per_token("float32") == 2 * model.kv_bytes_per_token("auto")
+    limits = {"memory_bytes": 10**11, "max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    plain, wide = (kv_capacity(model, weight_dtype=dtype, **limits) for dtype in ("bfloat16", "float32"))
+    assert wide.block_bytes == 2 * plain.block_bytes
+    assert wide.activation_bytes > plain.activation_bytes
