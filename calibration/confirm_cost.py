@@ -41,6 +41,7 @@ _HUBER: Final = 0.1  # relative error beyond which a step counts less
 _ROUNDS: Final = 20
 _LEAST_STEPS: Final = 60
 _NS: Final = 1e9
+_BEYOND: Final = 1.1  # times the most that was calibrated: from there on a price is an extrapolation
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,9 +90,14 @@ class StepFit:
             "ranges": {k: list(v) for k, v in self.ranges.items()},
         }
 
-    def cost(self, group: int) -> FittedCost:
-        """Prices of the steps of a group."""
-        return FittedCost(self, self.bases[group])
+    def cost(self, group: int, pace: float = 1.0) -> FittedCost:
+        """Prices of the steps of a group, all of them times `pace`."""
+        return FittedCost(self, self.bases[group], pace)
+
+    def predict(self, table: StepTable) -> Float:
+        """Seconds of each step of a table."""
+        bases = np.array(self.bases)[table.group]
+        return bases + table.features[:, 1:] @ np.array([*self.seconds.values()])
 
 
 def fit_steps(table: StepTable, groups: int) -> StepFit:
@@ -132,9 +138,9 @@ class FittedCost:
 
     sliding_window = None
 
-    def __init__(self, fit: StepFit, base_s: float) -> None:
+    def __init__(self, fit: StepFit, base_s: float, pace: float = 1.0) -> None:
         self._fit = fit
-        self._vector = _NS * np.array([base_s, *fit.seconds.values()])
+        self._vector = pace * _NS * np.array([base_s, *fit.seconds.values()])
         self._most = dict.fromkeys(("decodes", "tokens", "context_tokens"), 0)
 
     def decode_ns(self, num_seqs: int, context_tokens: int, window_context_tokens: int) -> int:  # noqa: ARG002
@@ -202,8 +208,8 @@ class FittedCost:
     def extrapolated(self) -> Mapping[str, str]:
         found = {}
         for name, most in self._most.items():
-            seen = self._fit.ranges[name][1]
-            if most > 1.25 * seen:
+            seen = self._fit.ranges.get(name, (0, most))[1]
+            if most > _BEYOND * seen:
                 found[name] = f"steps: {name} = {most}, calibrated up to {seen}"
         return found
 
@@ -225,6 +231,10 @@ class FittedCost:
         most["decodes"] = max(most["decodes"], num_seqs)
         most["context_tokens"] = max(most["context_tokens"], context_tokens)
         most["tokens"] = max(most["tokens"], num_seqs + sum(new for new, _ in chunks))
+
+
+FREE: Final = FittedCost(StepFit(dict.fromkeys(NAMES[1:], 0.0), (0.0,), 1.0, 0, 0.0, 0.0, {}), 0.0)
+"""Before anything is fitted: a step takes the shortest time there is. For policies that ask no prices."""
 
 
 def _features(decodes: int, context_tokens: int, chunks: Sequence[tuple[int, int]]) -> Float:

@@ -53,9 +53,15 @@ OWN_FILES = frozenset(
         "plan.json",
         "scenario.yaml",
         "report.html",
+        # of a confirmation, and of the step log of an engine's run
+        "confirmation.json",
+        "profile.json",
+        "meta.json",
+        "requests.csv",
+        "steps.csv",
     )
 )
-_OTHER_KINDS = frozenset(("comparison.json", "plan.json"))  # which hold a lock file too
+_OTHER_KINDS = frozenset(("comparison.json", "plan.json", "confirmation.json"))  # which hold a lock file too
 ARMS = "arms"
 
 

@@ -22,6 +22,7 @@ from hwbackend.engine.wall_clock import MonotonicClock
 from hwbackend.engine.weights import check_runs, random_weights
 from sim.cost import StepCost
 from sim.cost.cuda_graphs import capture_sizes
+from sim.engine.clock import NS_PER_S
 from sim.engine.cluster import EngineSetup, prefixes
 from sim.engine.core import EngineCore
 from sim.engine.paged_steps import PagedSteps
@@ -64,21 +65,35 @@ class EngineServer:
         *,
         graphs: tuple[int, ...] = (),
         link: PagedLink | None = None,
+        transformer: Transformer | None = None,
     ) -> None:
         check_runs(model)
         self.device = device
         self.model = model
         self.link = link or PagedLink()
         self.last: Served | None = None
+        self.limit_s: float | None = None
+        """Loads end after so long, whoever is still in flight; None: with their last request."""
         self._max_model_len = max_model_len
         self._graphs = graphs if device.has_graphs else ()
-        weights = random_weights(model, _WEIGHTS_SEED)
-        self._transformer = Transformer(model, weights, device, max_model_len)
+        self.transformer = transformer or Transformer(
+            model, random_weights(model, _WEIGHTS_SEED), device, max_model_len
+        )
         self._open: list[PageLink] = []
 
     @classmethod
-    def of(cls, device: Device, model: ModelSpec, scenario: Scenario, max_model_len: int) -> EngineServer:
-        """One for a scenario; ConfigError names what a scenario has that no device can."""
+    def of(
+        cls,
+        device: Device,
+        model: ModelSpec,
+        scenario: Scenario,
+        max_model_len: int,
+        transformer: Transformer | None = None,
+    ) -> EngineServer:
+        """One for a scenario; ConfigError names what a scenario has that no device can.
+
+        A transformer of the same model and length that another server has may be shared.
+        """
         check_scenario(scenario)
         engine = scenario.engine
         sizes = capture_sizes(
@@ -90,7 +105,7 @@ class EngineServer:
         rate = scenario.links.bytes_per_s.get("pcie_h2d") if device.kind == "cpu" else None
         link = PagedLink(rate, scenario.links.latency_us * 1e-6)
         seats = tuple(size for size in sizes if size <= engine.max_num_seqs)
-        return cls(device, model, max_model_len, graphs=seats, link=link)
+        return cls(device, model, max_model_len, graphs=seats, link=link, transformer=transformer)
 
     def serve(
         self,
@@ -123,6 +138,7 @@ class EngineServer:
                 router_seed=router_seed,
                 signal_delay_ns=signal_delay_ns,
                 max_concurrency=max_concurrency,
+                until_ns=None if self.limit_s is None else round(self.limit_s * NS_PER_S),
             )
         finally:
             while self._open:
@@ -141,7 +157,7 @@ class EngineServer:
         pool = KvBlocks(device, self.model, core.num_blocks, size)
         parts = EngineParts(
             device,
-            self._transformer,
+            self.transformer,
             pool,
             TokenStore(table, hashes, size, self.model.vocab_size),
             Movement(device, pool, core.allocator),
