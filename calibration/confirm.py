@@ -56,6 +56,7 @@ TOLERANCE: Final[Mapping[str, float]] = {
 _HALF, _TWICE = 0.5, 2.0
 _BUSY: Final = 1.05  # all steps together, over what the undisturbed of them say
 _OTHERS: Final = 0.1  # of the cores
+_CALIBRATED_S: Final = 20.0  # before the first run; more tells no more, and the probes add to it
 _CLOSED_LOOP_S: Final = 6.0  # expected of a load whose arrivals do not say how long it is
 
 

@@ -30,7 +30,7 @@ from sim.batching.chunked import Chunked
 from sim.errors import InvariantError
 from sim.profile import Profile
 from sim.scenario.sections import Scenario
-from sim.simulation import Result, Service, build_load, engine_setup, simulate
+from sim.simulation import Result, Service, build_load, engine_setup, serve, simulate
 from sim.studies.arms import ArmScenario
 from workloads.build import Workload
 from workloads.trace import Trace
@@ -188,7 +188,7 @@ class Confirmation:
         cost = FREE if number is None else self.fit.cost(number)
         one.server.limit_s = seconds
         try:
-            simulate(scenario, self._service(scenario, cost), self._random(load), server=one.server)
+            serve(scenario, self._service(scenario, cost), self._random(load), one.server)
         finally:
             one.server.limit_s = None
         assert one.server.last is not None

@@ -1,7 +1,7 @@
 """`servetwin gpu-check`: kernels, calibration and confirmations of a device in one go, within a budget.
 
 Stages run in order of what matters most where time is short: whether the kernels are right, how fast they are beside
-the device's own copies and products, the confirmations, and with what is left a calibration. Each leaves its files
+the device's own copies and products, a confirmation, a calibration, the other confirmations. Each leaves its files
 under the directory as soon as it is done, and its line in `gpu-check.json`; a stage that fails says so there and lets
 the others run.
 """
@@ -94,9 +94,11 @@ class _Stages:
     def run(self) -> dict[str, Any]:
         self._stage("kernels", self._kernels)
         self._stage("speed", self._speed)
-        for name in _ORDER:
-            self._stage(f"confirm-{name}", lambda name=name: self._confirm(name))  # type: ignore[misc]
+        first, *others = _ORDER
+        self._stage(f"confirm-{first}", lambda: self._confirm(first))
         self._stage("calibration", self._calibration)
+        for name in others:
+            self._stage(f"confirm-{name}", lambda name=name: self._confirm(name))  # type: ignore[misc]
         return self.report
 
     @property

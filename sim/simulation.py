@@ -169,7 +169,7 @@ def simulate(
     service = service or build_service(scenario)
     workload = workload or build_load(scenario)
     network = _network(scenario, service) if server is None else None
-    paged = _paged(scenario, service)
+    paged = paged_steps(scenario, service)
     engine = engine_setup(scenario, service, workload)
     if server is None:
         requests, replicas = run_cluster(
@@ -187,7 +187,7 @@ def simulate(
             on_share_done=on_share_done,
         )
     else:
-        requests, replicas = _served(scenario, service, workload, engine, server, paged)
+        requests, replicas = serve(scenario, service, workload, server, engine, paged)
     summary = _summary(scenario, service, workload, requests, replicas)
     if server is not None:
         summary["backend"] = server.name
@@ -210,15 +210,17 @@ def simulate(
     return Result(scenario, service, requests, replicas, summary, links, paging)
 
 
-def _served(
+def serve(
     scenario: Scenario,
     service: Service,
     workload: Workload,
-    engine: EngineSetup,
     server: Server,
-    paged: list[PagedSteps] | None,
+    engine: EngineSetup | None = None,
+    paged: list[PagedSteps] | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
-    """The same load on a server, which is one engine."""
+    """The same load on a server, which is one engine; it may end before its last request."""
+    engine = engine or engine_setup(scenario, service, workload)
+    paged = paged or paged_steps(scenario, service)
     if scenario.cluster.replicas != 1:
         raise ConfigError(
             f"cluster.replicas: {scenario.cluster.replicas}, and a device runs one engine; set cluster.replicas: 1"
@@ -251,7 +253,7 @@ def _network(scenario: Scenario, service: Service) -> Network | None:
     )
 
 
-def _paged(scenario: Scenario, service: Service) -> list[PagedSteps] | None:
+def paged_steps(scenario: Scenario, service: Service) -> list[PagedSteps] | None:
     """Make the paging of each replica's KV, where it is in host memory."""
     prefetch = scenario.policies.prefetch
     if isinstance(prefetch, Session):  # which brings back blocks of the prefix cache
