@@ -21,6 +21,9 @@ _FIXED = {
     "simulation": "that never changes what comes out",
     "cluster.price_per_gpu_hour": "the price changes no metric",
 }
+_SAME_TURNS = ("workload.sessions.context_policy",)
+"""Fields of the workload that leave every request its place: prompts differ, and who asks what when does not."""
+
 _OPENING, _CLOSING = "{[", "}]"
 
 
@@ -52,7 +55,7 @@ def parse_vary(option: str) -> Vary:
             f"--vary {option!r}: write PATH=A,B, such as engine.max_num_batched_tokens=2048,8192"
         )
     for fixed, reason in _FIXED.items():
-        if path == fixed or path.startswith(f"{fixed}."):
+        if (path == fixed or path.startswith(f"{fixed}.")) and not path.startswith(_SAME_TURNS):
             raise ConfigError(f"--vary {path}: cannot be varied: {reason}")
     texts = _split(text)
     if len(texts) < 2:

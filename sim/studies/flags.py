@@ -51,6 +51,9 @@ def engine_flags(scenario: Scenario, varied: Collection[str] = ()) -> EngineFlag
         )
     _tiers(scenario, words, notes)
     notes += _paging_notes(scenario)
+    notes += _memory_notes(scenario)
+    if any(path.startswith("workload.sessions") for path in varied):
+        notes.append("context_policy: what a prompt repeats is the application's to say, not the engine's")
     _batcher(scenario, words, notes)
     replicas = scenario.cluster.replicas
     if replicas > 1 or "policies.router" in varied:
@@ -100,6 +103,21 @@ def _paging_notes(scenario: Scenario) -> list[str]:
         notes.append(
             "oracle: knows what attention will read; a bound for other prefetchers, nothing to build"
         )
+    return notes
+
+
+def _memory_notes(scenario: Scenario) -> list[str]:
+    notes = []
+    if scenario.policies.allocator.name != "paged":
+        notes.append(
+            f"allocator {scenario.policies.allocator.name}: the engine gives out KV in pages; it would need building"
+        )
+    if scenario.kv_compression != type(scenario.kv_compression)():
+        notes.append(
+            "kv_compression: a matter of the model and of attention kernels; the engine has no flag for it"
+        )
+    if scenario.qos is not None:
+        notes.append("qos: the engine knows no tiers of service; they would need building, or an engine each")
     return notes
 
 

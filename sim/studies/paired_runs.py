@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from sim.errors import ConfigError
 from sim.simulation import Result, Service, build_load, simulate
 from sim.studies.arms import ArmScenario
 from sim.studies.observations import Observations, observe
-from sim.studies.stream import same_requests
+from sim.studies.stream import same_requests, same_turns
 from workloads.build import Workload
 
 OnRun = Callable[[str, int], None]
@@ -50,6 +51,21 @@ class PairedRuns:
     def _load(self, seed: int) -> Workload:
         return build_load(self._arms[0].scenario.model_copy(update={"seed": seed}))
 
+    def _loads(self, seed: int, first: Workload) -> list[Workload]:
+        """The load of each arm: the first arm's, but where an arm has sessions of its own."""
+        loads = []
+        for arm in self._arms:
+            load = first
+            if arm.scenario.workload != self._arms[0].scenario.workload:
+                load = build_load(arm.scenario.model_copy(update={"seed": seed}))
+                if not same_turns(load.trace, first.trace):
+                    raise ConfigError(
+                        f"--vary: the requests of {arm.name} cannot be paired with those of {self._arms[0].name}: "
+                        "requests for summaries come on top of the turns; set summary_request: false"
+                    )
+            loads.append(load)
+        return loads
+
     def _add(self, replication: int, seed: int) -> bool:
         """Run a replication in every arm; False where it could not differ from the first."""
         load = self._load(seed) if replication else self.load
@@ -57,8 +73,8 @@ class PairedRuns:
         if copied and all(arm.scenario.cluster.replicas == 1 for arm in self._arms):
             return False
         results = [
-            self._run(arm, service, seed, load)
-            for arm, service in zip(self._arms, self._services, strict=True)
+            self._run(arm, service, seed, own)
+            for arm, service, own in zip(self._arms, self._services, self._loads(seed, load), strict=True)
         ]
         limits_ms = self._arms[0].scenario.slo.limits_ms
         seen = [observe(result.requests, limits_ms) for result in results]

@@ -299,3 +299,36 @@ class TestFlags:
         found = run(EAGER)
         assert "--no-enforce-eager" in found.engine_flags
         assert "--enforce-eager" not in engine_flags(found.runs[0].scenario).flags
+
+
+SESSIONS = {
+    "input_tokens": 60,
+    "output_tokens": 20,
+    "request_rate": 20,
+    "num_requests": 60,
+    "sessions": {"turns": 5, "turn_gap_s": 0.5, "system_prompt_tokens": 40},
+}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "{name: sliding_window, window_turns: 1}",
+        "{name: summary, summarise_every: 2, summary_request: false}",
+    ],
+)
+def test_context_policies_are_compared_turn_by_turn(policy):
+    raw = {"model": "llama-3.1-8b", "hardware": {"gpu": "h100_sxm"}, "workload": SESSIONS}
+    found = compare(raw, [f"workload.sessions.context_policy=full,{policy}"], replications=2)
+    full, other = (run.requests.columns for run in found.runs)
+    assert other["output_tokens"].tolist() == full["output_tokens"].tolist()
+    assert (other["input_tokens"] <= full["input_tokens"]).all()
+    assert other["input_tokens"].sum() < full["input_tokens"].sum()
+    if found.winner is not None and found.winner != found.arms[0].name:
+        assert any("application" in note for note in found.engine_notes)
+
+
+def test_requests_for_summaries_have_no_pairs():
+    raw = {"model": "llama-3.1-8b", "hardware": {"gpu": "h100_sxm"}, "workload": SESSIONS}
+    with pytest.raises(ConfigError, match="summary_request: false"):
+        compare(raw, ["workload.sessions.context_policy=full,{name: summary, summarise_every: 2}"])
