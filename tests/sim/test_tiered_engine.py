@@ -322,3 +322,24 @@ def test_fast_forward_is_exact_with_tiers(
         rows = [{name: np.asarray(value).tolist() for name, value in vars(log).items()} for log in logs]
         outcomes.append((columns, rows))
     assert outcomes[0] == outcomes[1]
+
+
+def test_an_engine_waits_for_copies_that_hold_all_of_its_blocks():
+    """Ten of twelve blocks of a request that has ended are being copied for 10,000 ns; the next needs four."""
+    trace = trace_of((0, 40, 1), (150, 13, 1))
+    machine = TierMachine(
+        trace, None, tier_setup(100), blocks=12, transfer_ns=lambda transfer: 10 * transfer.num_bytes
+    )
+    idle = []
+    machine.run(lambda: idle.append((machine.now, machine.core.num_waiting, machine.core.num_running)))
+    assert machine.finish_ns == {0: 100, 1: 10_100 + 100}
+    assert (10_100, 1, 0) in idle
+
+
+def test_a_sequence_that_gives_way_to_copies_runs_again_when_they_have_landed():
+    """Alone, it lacks a block that a request which has ended still holds: it is displaced, and no step runs."""
+    load = [(0, ([], 3), 15), (0, ([0, 0, 0, 0, 0, 0], 10), 5)]
+    slow = machine(load, tier_setup(4), blocks=14, seats=1, transfer_ns=lambda transfer: transfer.num_bytes)
+    slow.run()
+    assert slow.finished == [0, 1]
+    assert slow.core.preemptions == 1
