@@ -184,9 +184,13 @@ def confirm(
     metric: str = "mean_e2el_ms",
     repetitions: int = REPETITIONS,
     budget_s: float | None = None,
+    listed: Profile | None = None,
     say: Callable[[str], None] = lambda _message: None,
 ) -> Outcome:
-    """Calibrate, run every arm `repetitions` times (fewer where the budget ends), simulate, and compare."""
+    """Calibrate, run every arm `repetitions` times (fewer where the budget ends), simulate, and compare.
+
+    With a profile (`listed`) its prices stand for the calibration.
+    """
     if metric not in METRICS:
         raise ConfigError(f"--metric {metric}: no such metric; one of {', '.join(METRICS)}")
     if repetitions < 1:
@@ -194,13 +198,15 @@ def confirm(
     began = perf_counter()
     scenarios = build_arms(source, vary, overrides, seed)
     profile = device_profile(device)
-    runs = Confirmation(scenarios, device, profile, say)
+    runs = Confirmation(scenarios, device, profile, say, listed)
     aside_s = CALIBRATION_SHARE * (budget_s or _expected_s(runs, repetitions))
+    first_s = 0.0 if listed else min(aside_s / 2, _CALIBRATED_S)
     say(
-        f"{device.identity.name}: {len(scenarios)} arms, {repetitions} times, after {aside_s / 2:.0f} s of calibration"
+        f"{device.identity.name}: {len(scenarios)} arms, {repetitions} times, after {first_s:.0f} s of calibration"
     )
-    runs.calibrate(aside_s / 2)
-    say(f"calibrated: median error of a step {runs.fit.median_error:.1%}, P90 {runs.fit.p90_error:.1%}")
+    runs.calibrate(first_s)
+    if listed is None:
+        say(f"calibrated: median error of a step {runs.fit.median_error:.1%}, P90 {runs.fit.p90_error:.1%}")
     _rounds(runs, repetitions, aside_s / 2, math.inf if budget_s is None else began + budget_s)
     simulated = [runs.simulate(one) for one in runs.arms]
     arms = [_arm(one, result) for one, result in zip(runs.arms, simulated, strict=True)]
@@ -210,18 +216,25 @@ def confirm(
         metric=metric,
         arms=arms,
         comparisons=comparisons,
-        calibration={
-            "seconds": runs.calibrated_s,
-            "paces": {one.arm.name: [runs.pace(probe) for probe in one.probes] for one in runs.arms},
-            **runs.fit.as_json(),
-        },
+        calibration=_calibration(runs),
         seconds=perf_counter() - began,
         notes=_notes(runs, arms, comparisons, simulated),
-        profile=profile,
+        profile=runs.profile,
         load=runs.load,
         runs=runs.arms,
         simulated=simulated,
     )
+
+
+def _calibration(runs: Confirmation) -> dict[str, Any]:
+    """What prices the steps."""
+    if runs.listed is not None:
+        return {"profile": runs.listed.name, "engine": runs.listed.engine, "hash": runs.listed.content_hash}
+    return {
+        "seconds": runs.calibrated_s,
+        "paces": {one.arm.name: [runs.pace(probe) for probe in one.probes] for one in runs.arms},
+        **runs.fit.as_json(),
+    }
 
 
 def _expected_s(runs: Confirmation, repetitions: int) -> float:
@@ -331,7 +344,7 @@ def _notes(
     others = max(share for arm in arms for share in arm.others_share)
     if others > _OTHERS:
         found.append(f"others had up to {others:.0%} of the machine's cores during a run")
-    if runs.fit.hold_up > _BUSY:
+    if runs.listed is None and runs.fit.hold_up > _BUSY:
         found.append(
             f"the machine was not the engine's alone: steps took {runs.fit.hold_up - 1:.0%} longer together than "
             "the undisturbed of them say"

@@ -23,6 +23,7 @@ def confirm(
     metric: str | None = None,
     repetitions: int = 3,
     budget: float | None = None,
+    profile: Path | None = None,
     set: Annotated[tuple[str, ...], _Repeated] = (),  # noqa: A002  the option is --set
     seed: int | None = None,
     out: Path | None = None,
@@ -49,6 +50,8 @@ def confirm(
         Runs of each arm on the device.
     budget
         Seconds for all of it; there are fewer repetitions where it ends. By default as long as they take.
+    profile
+        Profile of this device (servetwin calibrate) that prices the steps; by default the engine calibrates itself.
     set
         Override a field, as PATH=VALUE; may be repeated.
     seed
@@ -69,6 +72,7 @@ def confirm(
     from calibration.shipped_confirmations import SHIPPED  # noqa: PLC0415
     from hwbackend.device import open_device  # noqa: PLC0415
     from sim.commands.options import put_json, render  # noqa: PLC0415
+    from sim.profile import load_profile  # noqa: PLC0415
     from sim.run_directory import check_replaceable, new_directory  # noqa: PLC0415
 
     if budget is not None and not 0 < budget <= 86_400:
@@ -79,6 +83,7 @@ def confirm(
         check_replaceable(out, CONFIRMATION)
     elif report:
         raise ConfigError("--report: needs --out DIR, where report.html goes")
+    listed = None if profile is None else load_profile(profile)
     opened = open_device(device)
     try:
         shipped = SHIPPED.get(scenario)
@@ -95,6 +100,7 @@ def confirm(
             metric=metric or "mean_e2el_ms",
             repetitions=repetitions,
             budget_s=budget,
+            listed=listed,
             say=say,
         )
     finally:

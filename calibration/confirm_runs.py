@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from calibration.confirm_cost import FREE, FittedCost, StepFit, StepTable, fit_steps
-from calibration.confirm_service import device_service, model_of
+from calibration.confirm_cost import FREE, StepFit, StepTable, fit_steps
+from calibration.confirm_service import device_service, listed_cost, model_of
 from hwbackend.device import Device
 from hwbackend.engine.realtime import Served
 from hwbackend.engine.replay import first_difference
@@ -27,6 +27,7 @@ from hwbackend.engine.step_records import StepRecord
 from hwbackend.engine.transformer import Transformer
 from hwbackend.harness import disturbance
 from sim.batching.chunked import Chunked
+from sim.cost.step_cost import ServiceCost
 from sim.errors import InvariantError
 from sim.profile import Profile
 from sim.scenario.sections import Scenario
@@ -65,11 +66,22 @@ class ArmRuns:
 
 
 class Confirmation:
-    """All runs on one device. `round` makes another repetition of every arm, after some calibration."""
+    """All runs on one device. `round` makes another repetition of every arm, after some calibration.
 
-    def __init__(self, arms: Sequence[ArmScenario], device: Device, profile: Profile, say: Say) -> None:
+    `listed` is a profile that prices the steps instead; nothing is calibrated then.
+    """
+
+    def __init__(
+        self,
+        arms: Sequence[ArmScenario],
+        device: Device,
+        profile: Profile,
+        say: Say,
+        listed: Profile | None = None,
+    ) -> None:
         self.device = device
-        self.profile = profile
+        self.profile = listed or profile
+        self.listed = listed
         self.load: Workload = build_load(arms[0].scenario)
         self.model = model_of(arms[0].scenario)
         self._say = say
@@ -101,6 +113,8 @@ class Confirmation:
 
     def calibrate(self, seconds: float) -> None:
         """Run calibration loads for about so long: static chunking first, then every arm as it is."""
+        if self.listed is not None:
+            return
         engine = self.arms[0].arm.scenario.engine
         seats, most = engine.max_num_seqs, engine.max_num_batched_tokens
         half = max(seats // 2, 1)
@@ -121,6 +135,9 @@ class Confirmation:
     def probe(self, seconds: float) -> None:
         """See how fast the machine is just now."""
         begin = len(self._logs)
+        if self.listed is not None:
+            self._probes.append(slice(begin, begin))
+            return
         half = max(self.arms[0].arm.scenario.engine.max_num_seqs // 2, 1)
         number = len(self._probes) % len(self.arms)
         for load in (Load(half), Load(half, short=True)):
@@ -140,19 +157,21 @@ class Confirmation:
         scenario = one.arm.scenario
         results = []
         for probe in one.probes:
-            cost = self.fit.cost(self.arms.index(one), self.pace(probe))
+            cost = self._price(one, probe)
             results.append(simulate(scenario, self._service(scenario, cost), self.load))
         return results
 
     def pace(self, probe: int) -> float:
         """How long the steps of this probe and of the next took, by the prices of the whole fit."""
+        if self.listed is not None:
+            return 1.0
         beside = [log for part in self._probes[probe : probe + 2] for log in self._logs[part]]
         table = StepTable.of(beside)
         return float(table.seconds.sum() / self.fit.predict(table).sum())
 
     def _run(self, one: ArmRuns) -> None:
         scenario, probe = one.arm.scenario, len(self._probes) - 1
-        cost = self.fit.cost(self.arms.index(one), self.pace(probe))
+        cost = self._price(one, probe)
         service = self._service(scenario, cost)
         began, before = perf_counter(), self.device.condition()
         result = simulate(scenario, service, self.load, server=one.server)
@@ -173,7 +192,12 @@ class Confirmation:
         busy = f", others had {others:.0%} of the cores" if others > _OTHERS else ""
         self._say(f"{one.arm.name}: {perf_counter() - began:.1f} s, mean E2EL {e2el:.1f} ms{busy}")
 
-    def _service(self, scenario: Scenario, cost: FittedCost) -> Service:
+    def _price(self, one: ArmRuns, probe: int) -> ServiceCost:
+        if self.listed is not None:
+            return listed_cost(one.arm.scenario, self.model, self.listed, self.device)
+        return self.fit.cost(self.arms.index(one), self.pace(probe))
+
+    def _service(self, scenario: Scenario, cost: ServiceCost) -> Service:
         return device_service(scenario, self.device, self.profile, cost, self.model)
 
     def _calibrate(self, number: int | None, load: Load, seconds: float) -> None:

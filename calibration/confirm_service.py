@@ -17,6 +17,7 @@ from hwbackend.device import Device
 from hwbackend.engine.server import BACKEND
 from hwbackend.ops import VALUE_BYTES
 from sim.batching.decision import EngineLimits
+from sim.cost.build import compile_cost
 from sim.cost.step_cost import ServiceCost
 from sim.curves.elementwise import ElementwiseCurve
 from sim.errors import ConfigError
@@ -89,6 +90,22 @@ def device_service(
         l2_tokens=profile.device.l2_bytes * model.num_layers // token_bytes,
     )
     return Service(model, profile, capacity, cost, limits, engine.max_model_len or longest)
+
+
+def listed_cost(scenario: Scenario, model: ModelSpec, profile: Profile, device: Device) -> ServiceCost:
+    """Prices of a profile for what the engine runs: one step after the other, in the device's own dtype."""
+    engine, dtype = scenario.engine, "float32" if device.ops.dtype == "float32" else "bfloat16"
+    return compile_cost(
+        model,
+        profile,
+        weight_dtype=dtype,
+        kv_cache_dtype=dtype,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        async_scheduling=False,
+        enforce_eager=engine.enforce_eager or device.kind == "cpu",
+        cudagraph_capture_sizes=None if device.kind == "cpu" else engine.cudagraph_capture_sizes,
+    )
 
 
 def model_of(scenario: Scenario) -> ModelSpec:

@@ -192,7 +192,7 @@ def check_scenario(scenario: Scenario) -> None:
             f"hardware.tensor_parallel_size: {hardware.tensor_parallel_size}, one device runs",
         ),
         (
-            hardware.weight_dtype not in ("auto", "bfloat16"),
+            hardware.weight_dtype not in ("auto", "float32", "bfloat16"),
             f"hardware.weight_dtype: {hardware.weight_dtype}, weights are as the device computes",
         ),
         (engine.kv_cache_dtype == "fp8", "engine.kv_cache_dtype: fp8, KV is as the device computes"),

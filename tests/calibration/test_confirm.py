@@ -27,7 +27,9 @@ from hwbackend.engine.server import check_scenario
 from hwbackend.engine.step_records import StepRecord
 from sim.cli import run_command
 from sim.errors import ConfigError
+from sim.profile import load_profile
 from sim.scenario.reading import load_scenario
+from sim.simulation import simulate
 from sim.studies.arms import build_arms
 
 TINY = {
@@ -263,6 +265,24 @@ def test_calibration_loads_are_not_the_confirmations(cpu):
     assert (
         runs._random(Load(2, short=True)).trace.input_tokens.max() <= runs.load.trace.input_tokens.max() // 8
     )
+
+
+def test_a_profile_prices_the_steps_in_place_of_calibration(cpu, monkeypatch):
+    from calibration import confirm_runs
+
+    listed = load_profile("h200_sxm")
+    monkeypatch.setattr(confirm_runs, "listed_cost", lambda *_parts: PRICES.cost(0))
+    outcome = confirm(TINY, [CHUNKS], cpu, repetitions=1, listed=listed)
+    assert outcome.as_json()["calibration"]["profile"] == listed.name
+    for one, arm in zip(outcome.runs, outcome.arms, strict=True):
+        service = replace(one.results[0].service, cost=PRICES.cost(0))
+        alone = simulate(one.arm.scenario, service, outcome.load).summary
+        assert arm.simulated["mean_e2el_ms"] == alone["mean_e2el_ms"]
+
+
+def test_a_profile_of_another_kind_of_device_is_refused(cpu):
+    with pytest.raises(ConfigError, match="curve for float32"):
+        confirm(TINY, [CHUNKS], cpu, repetitions=1, listed=load_profile("h200_sxm"))
 
 
 # What comes with the package, and what is refused.
