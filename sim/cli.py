@@ -132,3 +132,7 @@ def _reader_gone(code: int = 0) -> int:
     """Let what is still buffered go nowhere, so that the interpreter's own flush does not complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
+
+
+if __name__ == "__main__":
+    main()

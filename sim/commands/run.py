@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sim.commands.memory_text import memory_lines
 from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, progress, put_json, render, say
 from sim.commands.tenant_text import tenant_table, tier_lines
 from sim.run_directory import LOCK, new_directory, write_run
@@ -67,8 +68,8 @@ def print_summary(result: Result) -> None:
     )
     if own["padding"]["padded_tokens"]:
         out.print(f"padding: {own['padding']['share']:.1%} of the tokens computed")
-    if own["prefix_hit_rate"] is not None:
-        out.print(f"prefix cache: {own['prefix_hit_rate']:.1%} of the prompt tokens found")
+    for line in memory_lines(own):
+        out.print(line)
     if "tenants" in own:
         out.print(tenant_table(own))
         for line in tier_lines(own):

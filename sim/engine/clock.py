@@ -1,8 +1,8 @@
 """Simulated time: integer nanoseconds on a SimPy environment, ties broken by kind of event.
 
-At one instant, flow ends come first, then step ends, then arrivals, then step starts; a run that is ended ends after them. SimPy orders its heap by
-(time, priority, insertion); insertion order differs between fast-forward on and off, so every event of this
-simulator carries one of these priorities and never relies on insertion.
+At one instant, flow ends come first, then step ends, then arrivals, then step starts; a run that is ended ends after
+them. SimPy orders its heap by (time, priority, insertion); insertion order differs between fast-forward on and off, so
+every event of this simulator carries one of these priorities and never relies on insertion.
 """
 
 from __future__ import annotations

@@ -353,11 +353,7 @@ class EngineCore:
         if not self.running and not self.loading:
             self._padded = PaddedBatch(self.sliding_window) if limits.padded else None
             queue.choose_anew()
-        full: list[Lane] = []  # lanes whose head waits for blocks: nobody overtakes it there
-        if preempted:
-            full += queue.lanes_of(preempted)
-            for closed in full:
-                queue.pass_over(closed)
+        full = queue.close(preempted)  # and lanes whose head waits for blocks: nobody overtakes it there
         while left > 0 and admissions > 0:
             lane = queue.head(full)
             if lane is None:

@@ -67,9 +67,15 @@ class WaitingQueue:
     def lane_of(self, index: int) -> Lane:
         return self.lanes[0] if self._lane_of is None else self.lanes[self._lane_of[index]]
 
-    def lanes_of(self, sequences: Sized[Sequence]) -> list[Lane]:
-        """The lanes of sequences, each once."""
-        return list({lane.index: lane for lane in (self.lane_of(seq.index) for seq in sequences)}.values())
+    def close(self, preempted: Sized[Sequence]) -> list[Lane]:
+        """Pass over the lanes of sequences that gave way, and return them, each once."""
+        lanes: dict[int, Lane] = {}
+        for seq in preempted:
+            lane = self.lane_of(seq.index)
+            if lane.index not in lanes:
+                lanes[lane.index] = lane
+                self.pass_over(lane)
+        return list(lanes.values())
 
     def arrive(self, index: int) -> None:
         lane = self.lane_of(index)

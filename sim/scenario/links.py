@@ -38,7 +38,7 @@ class BackgroundConfig(BaseModel):
     """How long it takes at that rate."""
     start_s: float = Field(0.0, strict=True, ge=0, le=1e9)
     """When it starts."""
-    every_s: float | None = Field(None, strict=True, gt=0, le=1e9)
+    every_s: float | None = Field(None, strict=True, ge=1e-3, le=1e9)
     """Again and again, so long from start to start; by default once."""
     replica: int | None = Field(None, strict=True, ge=0)
     """At one replica alone, counted from 0; by default at each."""

@@ -79,10 +79,13 @@ def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:  #
         hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
         return f"{field}: no such field; {hint}"
     if kind == "missing":
-        return f"{field}: is missing"
+        name = path[-1]  # a policy given by its name alone has no keys in the file
+        return f"{field if field.split('.')[-1] == name else f'{field}.{name}'}: is missing"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         known = _fields_at(root, path)
+        if "name" in known and not isinstance(problem["input"], dict):
+            return f"{field}: takes a name, or {{name: ..., and its options}}, not {reprlib.repr(problem['input'])}"
         return f"{field}: takes fields ({', '.join(known)}), not {reprlib.repr(problem['input'])}"
     if kind == "union_tag_not_found":
         return f"{field}: needs a name beside its options, such as {{name: ...}}"
@@ -93,6 +96,8 @@ def one_line(error: ValidationError, root: type[BaseModel], raw: Raw) -> str:  #
         )
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{field}: unknown name {context['tag']!r}; one of {context['expected_tags']}{hint}"
+    if kind == "tuple_type":
+        return f"{field}: takes a list, [one, another], not {reprlib.repr(problem['input'])}"
     message = message[0].lower() + message[1:]
     if kind == "value_error" or isinstance(problem["input"], dict):
         return f"{field}: {message}" if field else message

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -38,7 +39,6 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 BLOCK_BYTES_PER_TOKEN = 1 << 17
 """Of llama-3.1-8b in 16 bits."""
-NEVER = 1e9
 
 
 @dataclass(frozen=True)
@@ -234,9 +234,10 @@ TENANTS = {"small": {"weight": 1, "priority": -1}, "large": {"weight": 2}}
 
 
 @st.composite
-def workloads(draw: Draw, traces: Path) -> Raw:
+def workloads(draw: Draw, traces: Path, *, tiered: bool) -> Raw:
     """Few requests, near each other: a step takes a millisecond or so."""
-    kind = draw(of(["lengths", "sessions", "sessions", "sessions", "trace"]))
+    kinds = ["lengths", "sessions", "sessions", "trace"]
+    kind = draw(of(kinds + ["sessions"] * 4 * tiered))
     section: Raw = {}
     if kind == "trace":
         section["trace"] = draw(trace_files(traces))
@@ -312,7 +313,7 @@ def trace_files(draw: Draw, traces: Path) -> str:
         }
         lines.append(json.dumps(row))
     text = "\n".join(lines) + "\n"
-    path = traces / f"{hash(text):x}.jsonl"
+    path = traces / f"{crc32(text.encode())}.jsonl"
     path.write_text(text)
     return str(path)
 
@@ -326,10 +327,13 @@ def scenarios(draw: Draw, traces: Path) -> Raw:
         "block_size": block_size,
         "max_num_seqs": seats,
         "max_num_batched_tokens": draw(of([130, 50, 16, max(seats, 3)])),
-        "num_gpu_blocks_override": draw(of([100, 130, 160, 200, 300, 60])) // block_size + 2,
+        "num_gpu_blocks_override": draw(of([100, 130, 160, 200, 300, 80, 60])) // block_size + 2,
         **draw(options(async_scheduling=st.booleans(), max_model_len=of([60, 120, 200]))),
     }
-    workload = draw(workloads(traces))
+    memory = draw(
+        of(["plain", "cache", "cache", "tiers", "tiers", "tiers", "tiers", "access", "smaller", "allocator"])
+    )
+    workload = draw(workloads(traces, tiered=memory == "tiers"))
     policies: Raw = {}
     raw: Raw = {
         "model": "llama-3.1-8b",
@@ -344,9 +348,6 @@ def scenarios(draw: Draw, traces: Path) -> Raw:
         "slo": {"ttft_ms": 20.0},
         "seed": draw(st.integers(0, 3)),
     }
-    memory = draw(
-        of(["plain", "cache", "cache", "tiers", "tiers", "tiers", "access", "smaller", "allocator"])
-    )
     cached = memory in ("cache", "tiers")
     if cached:
         engine["enable_prefix_caching"] = True
@@ -407,12 +408,12 @@ def _spoil(draw: Draw, raw: Raw, block_size: int) -> None:
 def tiers(draw: Draw, block_size: int) -> Raw:
     block_gib = block_size * BLOCK_BYTES_PER_TOKEN / 2**30
     section = {
-        "host_gib": draw(of([1, 4, 12, 200])) * block_gib,
+        "host_gib": draw(of([200, 30, 12, 4, 1])) * block_gib,
         **draw(
             options(
                 write=of(["through", "back"]),
-                reload=of(["cheaper", "always"]),
-                preempt=of(["recompute", "swap", "cheaper"]),
+                reload=of(["cheaper", "always", "always"]),
+                preempt=of(["recompute", "swap", "swap", "cheaper"]),
                 eviction=st.one_of([*EVICTIONS, TTL]),
             )
         ),

@@ -296,7 +296,7 @@ def test_affinities_act_where_prompts_share_prefixes():
         "batcher=prefix_first",
         "batcher={name: static_batch, group_by: prefix}",
     ):
-        with pytest.raises(ConfigError, match="set engine.enable_prefix_caching: true"):
+        with pytest.raises(ConfigError, match=r"set engine\.enable_prefix_caching: true"):
             load_scenario(raw, ["engine.enable_prefix_caching=false", f"policies.{policy}"])
     with pytest.raises(ConfigError, match="remember_blocks acts with signal: own"):
         load_scenario(raw, ["policies.router={name: prefix_affinity, signal: cached, remember_blocks: 9}"])
