@@ -38,6 +38,19 @@ tiers = st.builds(
 )
 
 
+sessions = st.lists(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 14), st.integers(1, 9)), min_size=1, max_size=5),
+    min_size=1,
+    max_size=5,
+)
+"""Of each session its turns: (gap before it, in 50 ns; new tokens; output tokens)."""
+busy_sessions = st.lists(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(6, 14), st.integers(3, 20)), min_size=2, max_size=4),
+    min_size=3,
+    max_size=6,
+)
+
+
 def machine(load, setup, **options):
     requests, known = workload(load)
     trace = with_prefixes(trace_of(*requests), known, BLOCK)
@@ -114,19 +127,6 @@ def test_a_static_batch_waits_for_all_of_its_kv(load, setup, blocks, padding, gr
     assert run.core.padded_tokens >= 0 if padding else run.core.padded_tokens == 0
 
 
-sessions = st.lists(
-    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 14), st.integers(1, 9)), min_size=1, max_size=5),
-    min_size=1,
-    max_size=5,
-)
-"""Of each session its turns: (gap before it, in 50 ns; new tokens; output tokens)."""
-busy_sessions = st.lists(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(6, 14), st.integers(3, 20)), min_size=2, max_size=4),
-    min_size=3,
-    max_size=6,
-)
-
-
 def turns_trace(load):
     """Turns that repeat their session's prompts and answers, at times of their own."""
     rows = []
@@ -146,6 +146,29 @@ def turns_trace(load):
         ids += [10**6 + i] * (-(-prompt // BLOCK) - full)
     counts = [-(-prompt // BLOCK) for prompt in prompts]
     return Trace.build(arrivals, prompts, outputs, session=of, hashes=BlockHashes.build(BLOCK, counts, ids))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    load=busy_sessions,
+    setup=tiers,
+    blocks=st.integers(18, 32),
+    seats=st.integers(1, 5),
+    eviction=st.sampled_from([None, Lfu()]),
+    slowness=st.sampled_from([0, 1, 7]),
+)
+def test_sessions_that_come_back_read_what_they_should(load, setup, blocks, seats, eviction, slowness):
+    """Most of what tiers do, at once: turns reload what others pushed out, into blocks that are written back."""
+    trace = turns_trace(load)
+    TierMachine(
+        trace,
+        sequence_hashes(trace, BLOCK),
+        setup,
+        blocks=blocks,
+        seats=seats,
+        eviction=eviction,
+        transfer_ns=lambda transfer: slowness * transfer.num_bytes,
+    ).run()
 
 
 @settings(max_examples=200, deadline=None)

@@ -190,6 +190,7 @@ class TierMachine:
                 elif route == "disk_store":
                     self.stored.update({("disk", content): True for content in work.contents})
                 else:
+                    assert all(content in work.store for content in work.contents), "gone while it was read"
                     for slot, content in zip(work.slots, work.contents, strict=True):
                         self.hbm[slot] = content
                 self.core.landed(transfer)
