@@ -8,7 +8,6 @@ sum to latencies, the pool is never exceeded, nothing happens before its cause, 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -230,6 +229,10 @@ LENGTHS = {
     "input_tokens": of([16, 33, {"uniform": [1, 30]}, {"uniform": [1, 90]}]),
     "output_tokens": of([20, 40, {"uniform": [1, 12]}, {"uniform": [1, 50]}, {"uniform": [20, 60]}, 1]),
 }
+TURNS = {  # shorter, since prompts grow
+    "input_tokens": of([9, 16, {"uniform": [1, 20]}, {"uniform": [1, 60]}]),
+    "output_tokens": of([20, 12, {"uniform": [1, 12]}, {"uniform": [8, 30]}, 1]),
+}
 TENANTS = {"small": {"weight": 1, "priority": -1}, "large": {"weight": 2}}
 
 
@@ -242,15 +245,16 @@ def workloads(draw: Draw, traces: Path, *, tiered: bool) -> Raw:
     if kind == "trace":
         section["trace"] = draw(trace_files(traces))
     else:
-        section |= {name: draw(law) for name, law in LENGTHS.items()}
-        section["num_requests"] = draw(of([24, 16, 24, 32, 9, 4, 1]))
+        laws = TURNS if kind == "sessions" else LENGTHS
+        section |= {name: draw(law) for name, law in laws.items()}
+        section["num_requests"] = draw(of([24, 32, 16, 24, 32, 9, 3]))
     timing = draw(of(["constant", "poisson", "closed"]))
     if kind == "trace" and timing != "closed":
         timing = draw(of(["own", "own", timing]))
     if timing == "closed":
-        section["max_concurrency"] = draw(of([8, 4, 3, 1]))
+        section["max_concurrency"] = draw(of([8, 16, 12, 4, 1]))
     elif timing != "own":
-        section["request_rate"] = draw(of([1000.0, 500.0, 200.0, 50.0]))
+        section["request_rate"] = draw(of([1000.0, 1000.0, 500.0, 200.0, 50.0]))
         if timing == "constant":
             section["burstiness"] = "inf"
     if kind == "sessions":
@@ -269,7 +273,7 @@ def sessions(draw: Draw, *, closed: bool) -> Raw:
             context_policy=st.one_of(CONTEXTS),
             system_prompt_tokens=of([0, 16, 40]),
             system_prompts=st.integers(1, 3),
-            max_input_tokens=of([200, 120]),
+            max_input_tokens=of([100, 140]),
             block_tokens=of([4, 8, 16, 32]),
         )
     )
@@ -322,13 +326,13 @@ def trace_files(draw: Draw, traces: Path) -> str:
 def scenarios(draw: Draw, traces: Path) -> Raw:
     """Sections that go together; once in a while one that does not."""
     block_size = draw(of([4, 16, 16, 8]))
-    seats = draw(of([1, 2, 3, 4, 6, 8]))
+    seats = draw(of([4, 8, 3, 6, 8, 2, 1]))
     engine: Raw = {
         "block_size": block_size,
         "max_num_seqs": seats,
         "max_num_batched_tokens": draw(of([130, 50, 16, max(seats, 3)])),
         "num_gpu_blocks_override": draw(of([100, 130, 160, 200, 300, 80, 60])) // block_size + 2,
-        **draw(options(async_scheduling=st.booleans(), max_model_len=of([60, 120, 200]))),
+        **draw(options(async_scheduling=st.booleans(), max_model_len=of([200, 120, 60]))),
     }
     memory = draw(
         of(["plain", "cache", "cache", "tiers", "tiers", "tiers", "tiers", "access", "smaller", "allocator"])
@@ -341,7 +345,7 @@ def scenarios(draw: Draw, traces: Path) -> Raw:
         "engine": engine,
         "policies": policies,
         "cluster": {
-            "replicas": draw(st.integers(1, 3)),
+            "replicas": draw(of([1, 1, 2, 3])),
             **draw(options(signal_delay_ms=of([0.0, 1.0, 3.5]))),
         },
         "workload": workload,
@@ -409,14 +413,10 @@ def tiers(draw: Draw, block_size: int) -> Raw:
     block_gib = block_size * BLOCK_BYTES_PER_TOKEN / 2**30
     section = {
         "host_gib": draw(of([200, 30, 12, 4, 1])) * block_gib,
-        **draw(
-            options(
-                write=of(["through", "back"]),
-                reload=of(["cheaper", "always", "always"]),
-                preempt=of(["recompute", "swap", "swap", "cheaper"]),
-                eviction=st.one_of([*EVICTIONS, TTL]),
-            )
-        ),
+        "write": draw(of(["through", "back"])),
+        "reload": draw(of(["always", "cheaper"])),
+        "preempt": draw(of(["swap", "recompute", "cheaper"])),
+        **draw(options(eviction=st.one_of([*EVICTIONS, TTL]))),
     }
     if draw(of([False, True])):
         section["disk_gib"] = draw(of([3, 40])) * block_gib
@@ -640,26 +640,61 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("traces")
 
 
-def test_fast_forward_is_exact_and_laws_hold_whatever_is_on(traces: Path) -> None:
-    tried: Counter[str] = Counter()
+def check(raw: Raw, cost: Cost | None, fast: Result, load: Workload) -> None:
+    """Everything that holds of a scenario, of which one run is given."""
+    with checked_engines():
+        slow, _ = outcome(raw, cost, fast_forward=False)
+    assert_same(fast, slow, load)
+    check_laws(fast, load)
+    again, _ = outcome(raw, cost, fast_forward=True)
+    assert_same(fast, again, load)
 
-    @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+
+def test_fast_forward_is_exact_and_laws_hold_whatever_is_on(traces: Path) -> None:
+    ran = 0
+    refusals: list[str] = []
+
+    @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data(), cost=COSTS)
     def holds(data: st.DataObject, cost: Cost | None) -> None:
+        nonlocal ran
         raw = data.draw(scenarios(traces))
         try:
             fast, load = outcome(raw, cost, fast_forward=True)
         except ConfigError as error:
-            tried["refused" if "\n" not in str(error) else "in many lines"] += 1
+            refusals.append(str(error))
             return
-        tried["ran"] += 1
-        with checked_engines():
-            slow, _ = outcome(raw, cost, fast_forward=False)
-        assert_same(fast, slow, load)
-        check_laws(fast, load)
-        again, _ = outcome(raw, cost, fast_forward=True)
-        assert_same(fast, again, load)
+        ran += 1
+        check(raw, cost, fast, load)
 
     holds()
-    assert not tried["in many lines"]
-    assert tried["ran"] >= tried["refused"]
+    assert ran >= len(refusals)
+    assert not [text for text in refusals if "\n" in text]
+
+
+FOUND = {
+    # What had expired was forgotten at the next look-up, and a blocked queue looks once a step, or once a window: what
+    # an answer left behind in between was taken for something that is there already.
+    "blocks that expire while nobody looks": (
+        {
+            "engine": {"num_gpu_blocks_override": 8, "enable_prefix_caching": True},
+            "policies": {"eviction": {"name": "ttl", "ttl_s": 0.02}},
+            "workload": {
+                "input_tokens": 13,
+                "output_tokens": 20,
+                "num_requests": 7,
+                "request_rate": 200.0,
+                "burstiness": "inf",  # which no summary could say
+                "sessions": {"turn_gap_s": 0.005, "waits_for_answer": False},
+            },
+        },
+        Cost(base_ns=1_000_000, per_seq_ns=100_000),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_once_holds(name: str) -> None:
+    sections, cost = FOUND[name]
+    raw = {"model": "llama-3.1-8b", "hardware": {"gpu": "h100_sxm"}, **sections}
+    check(raw, cost, *outcome(raw, cost, fast_forward=True))
