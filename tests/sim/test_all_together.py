@@ -202,7 +202,7 @@ PREFETCHERS = [
     policy("oracle", depth=st.integers(1, 3)),
 ]
 SESSION = policy(
-    "session", expected_gap_s=of([0.001, 0.02, 0.2]), lead_s=of([0.0, 0.005, 1.0]), share=of([0.25, 1.0])
+    "session", expected_gap_s=of([0.03, 0.005, 0.2]), lead_s=of([0.005, 0.0, 1.0]), share=of([0.25, 1.0])
 )
 COMPRESSIONS = [
     options(owning_layers=of([0.5, 1.0]), layer_keep=of([{"low": 0.75}, {"middle": 0.5, "high": 0.25}])),
@@ -233,6 +233,10 @@ TURNS = {  # shorter, since prompts grow
     "input_tokens": of([9, 16, {"uniform": [1, 20]}, {"uniform": [1, 60]}]),
     "output_tokens": of([20, 12, {"uniform": [1, 12]}, {"uniform": [8, 30]}, 1]),
 }
+MEMORIES = [
+    *("plain", "cache", "cache", "tiers", "tiers", "tiers", "tiers"),
+    *("pools", "pools", "access", "smaller", "allocator"),
+]
 TENANTS = {"small": {"weight": 1, "priority": -1}, "large": {"weight": 2}}
 
 
@@ -268,7 +272,7 @@ def workloads(draw: Draw, traces: Path, *, tiered: bool) -> Raw:
 def sessions(draw: Draw, *, closed: bool) -> Raw:
     section = draw(
         options(
-            turns=of([1, 3, {"uniform": [1, 5]}]),
+            turns=of([3, 5, {"uniform": [1, 5]}, 1]),
             turn_gap_burstiness=of([1.0, 1e9]),
             context_policy=st.one_of(CONTEXTS),
             system_prompt_tokens=of([0, 16, 40]),
@@ -277,7 +281,7 @@ def sessions(draw: Draw, *, closed: bool) -> Raw:
             block_tokens=of([4, 8, 16, 32]),
         )
     )
-    section["turn_gap_s"] = draw(of([0.001, 0.005, 0.03]))
+    section["turn_gap_s"] = draw(of([0.005, 0.001, 0.03, 0.03]))
     if not closed and draw(st.booleans()):
         section["waits_for_answer"] = False
     return section
@@ -334,9 +338,7 @@ def scenarios(draw: Draw, traces: Path) -> Raw:
         "num_gpu_blocks_override": draw(of([100, 130, 160, 200, 300, 80, 60])) // block_size + 2,
         **draw(options(async_scheduling=st.booleans(), max_model_len=of([200, 120, 60]))),
     }
-    memory = draw(
-        of(["plain", "cache", "cache", "tiers", "tiers", "tiers", "tiers", "access", "smaller", "allocator"])
-    )
+    memory = draw(of(MEMORIES))
     workload = draw(workloads(traces, tiered=memory == "tiers"))
     policies: Raw = {}
     raw: Raw = {
@@ -352,13 +354,17 @@ def scenarios(draw: Draw, traces: Path) -> Raw:
         "slo": {"ttft_ms": 20.0},
         "seed": draw(st.integers(0, 3)),
     }
-    cached = memory in ("cache", "tiers")
+    cached = memory in ("cache", "tiers") or (memory == "pools" and draw(st.booleans()))
     if cached:
         engine["enable_prefix_caching"] = True
         engine["cache_at_start"] = draw(of(["cold", "cold", "warm"]))
     policies["batcher"] = draw(st.one_of(BATCHERS + CACHE_BATCHERS * 2 * cached))
     policies["router"] = draw(st.one_of(ROUTERS + CACHE_ROUTERS * 2 * cached))
-    if memory == "cache":
+    if memory == "pools":
+        workload["tenants"] = TENANTS
+        raw["qos"] = draw(contracts(cached=cached))
+        engine["num_gpu_blocks_override"] *= 2
+    elif memory == "cache":
         policies["eviction"] = draw(st.one_of([*EVICTIONS, TTL, TTL, policy("belady")]))
     elif memory == "tiers":
         policies["eviction"] = draw(st.one_of([*EVICTIONS, policy("belady")]))
@@ -375,8 +381,6 @@ def scenarios(draw: Draw, traces: Path) -> Raw:
         raw["kv_compression"] = draw(st.one_of(COMPRESSIONS))
     elif memory == "allocator":
         policies["allocator"] = draw(st.one_of(ALLOCATORS))
-    if "tenants" in workload and memory in ("plain", "cache") and draw(of([True, True, False])):
-        raw["qos"] = draw(contracts(cached=cached))
     if draw(of([False] * 5 + [True])):
         _spoil(draw, raw, block_size)
     raw["links"] = draw(links(raw, block_size))
@@ -427,13 +431,15 @@ def tiers(draw: Draw, block_size: int) -> Raw:
 
 @st.composite
 def contracts(draw: Draw, *, cached: bool) -> Raw:
-    hard = draw(st.booleans())
+    hard = draw(of([False, False, True]))
     both: Raw = {}
     for name in ("gold", "free"):
-        tier: Raw = {"share": draw(of([0.3, 0.5])), **draw(options(connections=of([1, 3, 8])))}
+        tier: Raw = {"share": draw(of([0.5, 0.3]))}
+        if draw(of([False, False, True])):
+            tier["connections"] = draw(of([8, 3, 1]))
         if not hard and draw(of([True, True, False])):
-            tier["burst"] = draw(of([1.2, 2.0]))
-            tier |= draw(options(refill_blocks_per_s=of([1.0, 200.0, 1000.0, 1e6])))
+            tier["burst"] = draw(of([2.0, 1.2]))
+            tier |= draw(options(refill_blocks_per_s=of([200.0, 1000.0, 50.0, 1e6, 1.0])))
         if cached:
             tier |= draw(options(ttl_s=of([0.01, 0.05]), eviction=st.one_of(EVICTIONS)))
         both[name] = tier
