@@ -31,7 +31,8 @@ from sim.cost.step_cost import ServiceCost
 from sim.errors import InvariantError
 from sim.profile import Profile
 from sim.scenario.sections import Scenario
-from sim.simulation import Result, Service, build_load, engine_setup, serve, simulate
+from sim.service import Service
+from sim.simulation import Result, build_load, engine_setup, serve, simulate
 from sim.studies.arms import ArmScenario
 from workloads.build import Workload
 from workloads.trace import Trace

@@ -26,7 +26,7 @@ from sim.model import ModelSpec, load_model
 from sim.profile import Device as ProfileDevice
 from sim.profile import Profile
 from sim.scenario.sections import Scenario
-from sim.simulation import Service
+from sim.service import Service
 
 _COPY_BYTES: Final = 64 * 2**20  # larger than most caches
 _SMALL: Final = 1024  # values of a call that is all launch

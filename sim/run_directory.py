@@ -30,7 +30,8 @@ from sim.engine.records import Status, StepColumns
 from sim.errors import ConfigError
 from sim.metrics import Requests, fragmentation, waiting_at
 from sim.scenario.sections import Scenario
-from sim.simulation import Result, Service
+from sim.service import Service
+from sim.simulation import Result
 from workloads.trace import Trace
 
 LOCK = "scenario.lock.yaml"

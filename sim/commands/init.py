@@ -16,7 +16,7 @@ from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
 from sim.scenario.vllm_flags import VllmCommand, engine_defaults, parse_vllm_command
 from sim.scenario.writing import STARTING_POINT, scenario_text
-from sim.simulation import build_service
+from sim.service import build_service
 
 
 def init(

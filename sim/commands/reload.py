@@ -14,7 +14,7 @@ from sim.kv.tiers.crossover import Crossover
 from sim.kv.tiers.rates import Rates
 from sim.kv.tiers.recompute import Recompute
 from sim.scenario.sections import Scenario
-from sim.simulation import Service, build_service
+from sim.service import Service, build_service
 
 _GB = 1e9
 _MS = 1e6

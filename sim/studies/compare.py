@@ -19,7 +19,8 @@ import numpy as np
 
 from sim.errors import ConfigError
 from sim.scenario.sections import Scenario
-from sim.simulation import Result, Service, build_service
+from sim.service import Service, build_service
+from sim.simulation import Result
 from sim.studies.arms import ArmScenario, build_arms
 from sim.studies.flags import engine_flags
 from sim.studies.observations import METRICS, Observations, split_metric

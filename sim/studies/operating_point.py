@@ -23,7 +23,8 @@ import numpy as np
 from sim.errors import ConfigError
 from sim.metrics import Requests
 from sim.scenario.sections import Scenario
-from sim.simulation import Result, Service, build_load, simulate
+from sim.service import Service
+from sim.simulation import Result, build_load, simulate
 from sim.studies.observations import Observations, observe
 from sim.studies.refusal import Refusal, too_many
 from sim.studies.slo import Slo

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sim.errors import ConfigError
-from sim.simulation import Result, Service, build_load, simulate
+from sim.service import Service
+from sim.simulation import Result, build_load, simulate
 from sim.studies.arms import ArmScenario
 from sim.studies.observations import Observations, observe
 from sim.studies.stream import same_requests, same_turns

@@ -11,7 +11,7 @@ from typing import Any
 from sim.errors import ConfigError
 from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
-from sim.simulation import Service, build_service
+from sim.service import Service, build_service
 from sim.studies.operating_point import (
     MOST_REPLICATIONS,
     STABLE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sim.simulation import Service
+from sim.service import Service
 from sim.studies.observations import RATES
 from sim.studies.slo import Slo
 

@@ -9,7 +9,8 @@ import sys
 PROGRAM = """
 import json, resource, sys, time
 from sim.scenario.reading import load_scenario
-from sim.simulation import build_load, build_service, simulate
+from sim.service import build_service
+from sim.simulation import build_load, simulate
 raw = json.loads(sys.argv[1])
 begun = time.perf_counter()
 scenario = load_scenario(raw)

@@ -11,7 +11,8 @@ import pytest
 import simpy
 
 from sim.scenario.reading import load_scenario
-from sim.simulation import build_load, build_service, simulate
+from sim.service import build_service
+from sim.simulation import build_load, simulate
 from tests.data import ROOT
 from tests.sim.doubles import AffineCost
 from tests.sim.engines import run

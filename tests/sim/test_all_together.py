@@ -28,7 +28,8 @@ from sim.links.machine import ROUTES
 from sim.run_directory import json_text, request_columns, timeline_columns
 from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
-from sim.simulation import Result, Service, build_load, build_service, simulate
+from sim.service import Service, build_service
+from sim.simulation import Result, build_load, simulate
 from tests.sim.doubles import AffineCost
 from workloads.build import Workload
 from workloads.errors import ConfigError

@@ -10,7 +10,8 @@ from sim.kv.compression import KvCompression
 from sim.scenario.kv_compression import KvCompressionConfig
 from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
-from sim.simulation import build_service, simulate
+from sim.service import build_service
+from sim.simulation import simulate
 from workloads.errors import ConfigError
 
 BASE = {

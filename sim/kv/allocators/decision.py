@@ -48,7 +48,6 @@ class Claim:
         "lane",
         "loading_tokens",
         "prefix",
-        "ready_ns",
         "tokens",
     )
 

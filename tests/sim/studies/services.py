@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from sim.batching.decision import EngineLimits
 from sim.scenario.sections import Scenario
-from sim.simulation import Service
+from sim.service import Service
 from tests.sim.doubles import AffineCost
 
 
