@@ -19,7 +19,7 @@ from hwbackend.microbench.all import BENCHMARKS
 from hwbackend.microbench.bench import Result, run_point
 from hwbackend.microbench.fragmentation import probe
 from hwbackend.samples import SampleStore
-from sim.kv.allocation_trace import write_allocations
+from sim.kv.replay.allocation_trace import write_allocations
 from sim.profile import HostOverhead, Profile
 
 _SHARE: Final = 1 / 150  # of the budget goes to a point,

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from sim.kv.allocation_trace import AllocationTrace
+from sim.kv.replay.allocation_trace import AllocationTrace
 from workloads.errors import InputError
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwbackend.device import Array, Device
-from sim.kv.allocation_trace import AllocationTrace
+from sim.kv.replay.allocation_trace import AllocationTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from sim.commands.options import console, progress, put_json, say
 from sim.errors import ConfigError
-from sim.kv.allocation_replay import as_recorded, build_for, replay
-from sim.kv.allocation_trace import AllocationTrace, read_allocations
 from sim.kv.allocators.decision import Allocator
+from sim.kv.replay.allocation_replay import as_recorded, build_for, replay
+from sim.kv.replay.allocation_trace import AllocationTrace, read_allocations
 from sim.scenario.reading import one_line
 from sim.scenario.sections import PoliciesConfig
 from workloads.replacing import replacing

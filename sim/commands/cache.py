@@ -13,10 +13,10 @@ import numpy as np
 from cyclopts import Parameter
 
 from sim.commands.options import console, progress, put_json, say
-from sim.kv.block_accesses import BlockAccesses
-from sim.kv.cache_study import CacheStudy, study
 from sim.kv.eviction.named import parse_eviction
-from sim.kv.prefix_replay import Hits
+from sim.kv.replay.block_accesses import BlockAccesses
+from sim.kv.replay.cache_study import CacheStudy, study
+from sim.kv.replay.prefix_replay import Hits
 from workloads.build import build_workload
 from workloads.config import parse_workload
 from workloads.errors import ConfigError

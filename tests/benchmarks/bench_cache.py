@@ -12,11 +12,11 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from sim.kv.block_accesses import BlockAccesses
-from sim.kv.cache_study import study
 from sim.kv.eviction import AnyEviction, Lfu, Lru
 from sim.kv.eviction.named import NamedEviction, names, parse_eviction
-from sim.kv.prefix_replay import replay
+from sim.kv.replay.block_accesses import BlockAccesses
+from sim.kv.replay.cache_study import study
+from sim.kv.replay.prefix_replay import replay
 from tests.data import ROOT
 from workloads.build import build_workload
 from workloads.config import parse_workload

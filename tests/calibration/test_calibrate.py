@@ -21,7 +21,7 @@ from hwbackend.microbench.all import BENCHMARKS
 from hwbackend.microbench.bench import Result
 from hwbackend.samples import SampleStore, read_samples
 from sim.cli import run_command
-from sim.kv.allocation_trace import read_allocations
+from sim.kv.replay.allocation_trace import read_allocations
 from sim.model import load_model
 from sim.profile import load_profile
 from tests.calibration.known_law import HEADS, MEMORY, PEAK, collection, law, result

@@ -9,7 +9,7 @@ import pytest
 
 from hwbackend.device import open_device
 from hwbackend.devices import cuda
-from sim.kv.allocation_trace import read_allocations, write_allocations
+from sim.kv.replay.allocation_trace import read_allocations, write_allocations
 from workloads.errors import ConfigError, InputError
 
 

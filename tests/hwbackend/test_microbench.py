@@ -15,8 +15,8 @@ from hwbackend.microbench.decode_attention import mixed_lengths
 from hwbackend.microbench.fragmentation import Probe, probe
 from hwbackend.microbench.kv_pool import make_kv
 from hwbackend.samples import SampleStore, middle, read_samples
-from sim.kv.allocation_replay import as_recorded, build_for, replay
 from sim.kv.allocators.paged import Paged
+from sim.kv.replay.allocation_replay import as_recorded, build_for, replay
 from workloads.errors import ConfigError, InputError
 
 QUICK = Rules(min_samples=2, max_samples=3, budget_s=0.01, least_sample_s=1e-6)

@@ -17,7 +17,7 @@ from sim.errors import InvariantError
 from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.region import Region
 from sim.kv.allocators.reserving import Reservation, Reserve, ReservingAllocator, fitting_reservation
-from sim.kv.regions import FittedPlacement, FreeRegions, Run
+from sim.kv.space.regions import FittedPlacement, FreeRegions, Run
 
 
 class Arena(BaseModel):

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.region import Region
 from sim.kv.allocators.reserving import Reservation, Reserve, ReservingAllocator, fitting_reservation
-from sim.kv.buddies import FreeBuddies
-from sim.kv.regions import FreeRegions, Placement
+from sim.kv.space.buddies import FreeBuddies
+from sim.kv.space.regions import FreeRegions, Placement
 
 
 class Contiguous(BaseModel):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sim.errors import InvariantError
 from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.region import Region, RegionAllocator
-from sim.kv.regions import FittedPlacement, FreeRegions, Run
+from sim.kv.space.regions import FittedPlacement, FreeRegions, Run
 from sim.kv.transfer import Transfer
 
 

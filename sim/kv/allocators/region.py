@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sim.errors import InvariantError
 from sim.kv.allocators.decision import Allocator, Holding
-from sim.kv.regions import Run, Space, check_cover
+from sim.kv.space.regions import Run, Space, check_cover
 
 
 class Region(Holding):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.region import Region
 from sim.kv.allocators.reserving import ReservingAllocator
-from sim.kv.size_classes import SizeClasses, Slot, Windows
+from sim.kv.space.size_classes import SizeClasses, Slot, Windows
 
 Bound = Annotated[int, Field(strict=True, ge=1, le=1 << 40)]
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -1,7 +1,7 @@
 """What an eviction policy is told, and what it decides.
 
 A cache owns the blocks; a policy only ranks them. The same policy object serves the replay of a trace
-(`sim.kv.prefix_replay`), a simulated engine and a real one.
+(`sim.kv.replay.prefix_replay`), a simulated engine and a real one.
 
 A block is an integer, equal for equal content and different for different tenants; the cache chooses what it
 stands for. From `inserted` to `removed` a block is in the cache. In between it is either free to go or held by

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from sim.cli import run_command
 from sim.errors import ConfigError
-from sim.kv.allocation_replay import AllocationSeries, as_recorded, build_for, replay
-from sim.kv.allocation_trace import AllocationTrace, read_allocations, write_allocations
 from sim.kv.allocators.arena import Arena
 from sim.kv.allocators.contiguous import Contiguous
 from sim.kv.allocators.grow import Grow
 from sim.kv.allocators.paged import Paged
+from sim.kv.replay.allocation_replay import AllocationSeries, as_recorded, build_for, replay
+from sim.kv.replay.allocation_trace import AllocationTrace, read_allocations, write_allocations
 from workloads.errors import InputError, TraceFormatError
 
 # Two of 300 bytes with one of 100 between them; the first is freed, and 400 come that do not fit its place.

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.kv.block_accesses import BlockAccesses
-from sim.kv.cache_study import study
 from sim.kv.eviction import Belady, Fifo, LengthAware, Lfu, LfuPerfect, Lru, LruLfu, Ttl
 from sim.kv.eviction.named import parse_eviction
-from sim.kv.lru_curve import lru_curve, tail_first_curve
-from sim.kv.prefix_replay import BlockCache, Hits, replay
-from sim.kv.stack_distance import larger_before, last_uses, stack_distances
+from sim.kv.replay.block_accesses import BlockAccesses
+from sim.kv.replay.cache_study import study
+from sim.kv.replay.lru_curve import lru_curve, tail_first_curve
+from sim.kv.replay.prefix_replay import BlockCache, Hits, replay
+from sim.kv.replay.stack_distance import larger_before, last_uses, stack_distances
 from tests.data import shared_data
 from workloads.errors import ConfigError, InputError
 from workloads.expand import expand_hashes

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sim.errors import InvariantError
-from sim.kv.buddies import FreeBuddies
-from sim.kv.regions import FreeRegions, check_cover
+from sim.kv.space.buddies import FreeBuddies
+from sim.kv.space.regions import FreeRegions, check_cover
 
 SIZE = 70
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.kv.block_accesses import BlockAccesses
 from sim.kv.eviction.lru import Lru
 from sim.kv.eviction.named import NamedEviction
-from sim.kv.lru_curve import LruCurve, lru_curve, tail_first_curve
-from sim.kv.prefix_replay import Hits, replay
+from sim.kv.replay.block_accesses import BlockAccesses
+from sim.kv.replay.lru_curve import LruCurve, lru_curve, tail_first_curve
+from sim.kv.replay.prefix_replay import Hits, replay
 from workloads.errors import ConfigError
 
 SHARES = (0.5, 0.9, 0.99)

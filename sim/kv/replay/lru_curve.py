@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.kv.block_accesses import BlockAccesses
-from sim.kv.prefix_replay import Hits
-from sim.kv.stack_distance import last_uses, stack_distances
+from sim.kv.replay.block_accesses import BlockAccesses
+from sim.kv.replay.prefix_replay import Hits
+from sim.kv.replay.stack_distance import last_uses, stack_distances
 from workloads.trace import Int64
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import ConfigError
-from sim.kv.allocation_trace import AllocationTrace, Int64
 from sim.kv.allocators.decision import Allocator, AllocatorConfig, Claim
 from sim.kv.allocators.region import Region
 from sim.kv.allocators.reserving import ReservingAllocator
-from sim.kv.regions import FreeRegions
+from sim.kv.replay.allocation_trace import AllocationTrace, Int64
+from sim.kv.space.regions import FreeRegions
 
 Float64 = NDArray[np.float64]
 

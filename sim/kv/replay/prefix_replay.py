@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.kv.block_accesses import BlockAccesses
 from sim.kv.eviction.decision import Eviction, EvictionConfig
 from sim.kv.eviction.ttl import Ttl
+from sim.kv.replay.block_accesses import BlockAccesses
 from workloads.errors import ConfigError
 
 

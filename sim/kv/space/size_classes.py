@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.errors import InvariantError
-from sim.kv.regions import FreeRegions, Run
+from sim.kv.space.regions import FreeRegions, Run
 
 
 class Slot(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 
 from sim.errors import InvariantError
-from sim.kv.regions import Run
+from sim.kv.space.regions import Run
 
 
 class FreeBuddies:

@@ -1,0 +1,1 @@
+"""A prefix cache, or an allocator, alone over a recorded trace."""

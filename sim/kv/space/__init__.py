@@ -1,0 +1,1 @@
+"""Ranges of addresses: which are free, and where the next one goes."""
