@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import json as json_format
-import sys
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
-from workloads.errors import ConfigError, InputError
-
-_Repeated = Parameter(negative="", consume_multiple=False)
-_Flag = Parameter(negative="")
+from calibration.options import FLAG, REPEATED, check_budget, load_models, say
+from workloads.errors import InputError
 
 
 def calibrate(
     *,
     device: str = "auto",
-    model: Annotated[tuple[str, ...], _Repeated] = (),
+    model: Annotated[tuple[str, ...], REPEATED] = (),
     budget: float = 60.0,
     out: Path = Path("profile.json"),
     raw: Path | None = None,
-    resume: Annotated[bool, _Flag] = False,
-    force: Annotated[bool, _Flag] = False,
-    report: Annotated[bool, _Flag] = False,
+    resume: Annotated[bool, FLAG] = False,
+    force: Annotated[bool, FLAG] = False,
+    report: Annotated[bool, FLAG] = False,
     max_tokens: int | None = None,
     max_seqs: int | None = None,
     max_context: int | None = None,
-    json: Annotated[bool, _Flag] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Measure a device within a budget, and fit a profile that a scenario can name.
 
@@ -70,20 +64,16 @@ def calibrate(
     from calibration.points import Extent, plan  # noqa: PLC0415
     from hwbackend.device import open_device  # noqa: PLC0415
     from hwbackend.samples import SampleStore  # noqa: PLC0415
-    from sim.model import load_model  # noqa: PLC0415
     from workloads.replacing import replacing  # noqa: PLC0415
 
-    if not 0 < budget <= 86_400:
-        raise ConfigError(f"--budget {budget:g}: seconds, above 0 and at most 86400")
+    check_budget(budget)
     opened = open_device(device)
     try:
-        default = "llama-3.1-8b" if opened.kind == "cuda" else str(SMALL_MODEL)
-        models = [load_model(name) for name in (model or (default,))]
         extent = replace(
             Extent.of(opened),
             **_given(max_tokens=max_tokens, max_seqs=max_seqs, max_context=max_context),
         )
-        points = plan(opened, models, extent)
+        points = plan(opened, load_models(model, opened), extent)
         with replacing(out, force=force) as draft:
             store = SampleStore(
                 raw or out.with_name(f"{out.stem}_raw"), opened.identity.fingerprint, resume=resume
@@ -110,14 +100,6 @@ def calibrate(
         print(json_format.dumps(facts | {"left": len(left), **document}, indent=2))
     else:
         print(profile_text.profile_lines(profile))
-
-
-SMALL_MODEL = files("calibration") / "small_llama" / "config.json"
-"""A Llama of 20 million parameters: what a CPU serves at a few milliseconds a step."""
-
-
-def say(message: str) -> None:
-    print(message, file=sys.stderr)
 
 
 class Teller:

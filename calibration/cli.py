@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from cyclopts import App, Parameter
 
 from calibration import profile_text
 from calibration.compare_profiles import changes, only_in_one
+from calibration.options import say
 from sim.profile import Profile, load_profile, shipped_profiles
 from workloads.errors import InputError
 
@@ -157,10 +157,10 @@ def validate(
     own = [one for one in known if one in (found.name, f"{found.name}_server")]
     rows = read_collection(kernels, system or next(iter(own), None))
     for missing in missing_tables(rows, found):
-        _say(f"{kernels}: no {missing}.parquet, so that term is not judged")
+        say(f"{kernels}: no {missing}.parquet, so that term is not judged")
     for missing in missing_rows(rows, found):
-        _say(f"{kernels}: no rows of {missing}, so that term is not judged")
-    judged = residuals(rows, found, _say)
+        say(f"{kernels}: no rows of {missing}, so that term is not judged")
+    judged = residuals(rows, found, say)
     if as_json:
         _print_json({"profile": found.name, "residuals": [one.model_dump() for one in judged]})
     else:
@@ -201,11 +201,11 @@ def _fit_all(
         rows = read_collection(kernels, name, version)
         path = out / f"{rows.name}.json" if out.is_dir() else out
         before = _existing(path, force=force)
-        _say(f"{rows.name}: {rows.engine}")
-        fitted = fit_profile(rows, log=_say)
-        fitted = fitted.model_copy(update={"residuals": tuple(residuals(rows, fitted, _say))})
+        say(f"{rows.name}: {rows.engine}")
+        fitted = fit_profile(rows, log=say)
+        fitted = fitted.model_copy(update={"residuals": tuple(residuals(rows, fitted, say))})
         if before is not None and before.host is not None:
-            _say("host overhead kept from the file before; it was fitted to the kernels of that file")
+            say("host overhead kept from the file before; it was fitted to the kernels of that file")
             fitted = fitted.with_host(before.host)
         path.write_text(fitted.to_json(), encoding="utf-8")
         written.append({"file": str(path), **profile_text.document(fitted)})
@@ -227,10 +227,6 @@ def _existing(path: Path, *, force: bool) -> Profile | None:
         return load_profile(path)
     except InputError:
         return None
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)
 
 
 def _print_json(content: dict[str, Any]) -> None:

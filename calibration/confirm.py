@@ -25,6 +25,7 @@ import numpy as np
 from calibration.confirm_runs import ArmRuns, Confirmation
 from calibration.confirm_service import device_profile
 from hwbackend.device import Device
+from hwbackend.harness import DISTURBED
 from sim.errors import ConfigError
 from sim.profile import Profile
 from sim.simulation import Result
@@ -55,7 +56,6 @@ TOLERANCE: Final[Mapping[str, float]] = {
 """Relative errors up to which a simulated metric counts as right."""
 _HALF, _TWICE = 0.5, 2.0
 _BUSY: Final = 1.05  # all steps together, over what the undisturbed of them say
-_OTHERS: Final = 0.1  # of the cores
 _CALIBRATED_S: Final = 20.0  # before the first run; more tells no more, and the probes add to it
 _CLOSED_LOOP_S: Final = 6.0  # expected of a load whose arrivals do not say how long it is
 
@@ -342,7 +342,7 @@ def _notes(
         extrapolated = results[0].summary["sim"]["extrapolated"].values()
         found += [f"{arm.name}: extrapolated {text}" for text in extrapolated]
     others = max(share for arm in arms for share in arm.others_share)
-    if others > _OTHERS:
+    if others > DISTURBED:
         found.append(f"others had up to {others:.0%} of the machine's cores during a run")
     if runs.listed is None and runs.fit.hold_up > _BUSY:
         found.append(

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
-
+from calibration.options import FLAG, REPEATED, check_budget, say
 from workloads.errors import ConfigError
-
-_Repeated = Parameter(negative="", consume_multiple=False)
-_Flag = Parameter(negative="")
 
 
 def confirm(
     scenario: str,
     /,
     *,
-    vary: Annotated[tuple[str, ...], _Repeated] = (),
+    vary: Annotated[tuple[str, ...], REPEATED] = (),
     device: str = "auto",
     metric: str | None = None,
     repetitions: int = 3,
     budget: float | None = None,
     profile: Path | None = None,
-    set: Annotated[tuple[str, ...], _Repeated] = (),  # noqa: A002  the option is --set
+    set: Annotated[tuple[str, ...], REPEATED] = (),  # noqa: A002  the option is --set
     seed: int | None = None,
     out: Path | None = None,
-    report: Annotated[bool, _Flag] = False,
-    markdown: Annotated[bool, _Flag] = False,
-    json: Annotated[bool, _Flag] = False,
+    report: Annotated[bool, FLAG] = False,
+    markdown: Annotated[bool, FLAG] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> int:
     """Run the arms of a comparison in simulation and on the device, and say whether the decision held.
 
@@ -75,8 +70,8 @@ def confirm(
     from sim.profile import load_profile  # noqa: PLC0415
     from sim.run_directory import check_replaceable, new_directory  # noqa: PLC0415
 
-    if budget is not None and not 0 < budget <= 86_400:
-        raise ConfigError(f"--budget {budget:g}: seconds, above 0 and at most 86400")
+    if budget is not None:
+        check_budget(budget)
     if json and markdown:
         raise ConfigError("--markdown: prints another document than --json; give one")
     if out is not None:
@@ -118,7 +113,3 @@ def confirm(
     else:
         print(outcome_lines(outcome))
     return 0 if outcome.ordering_held and outcome.gain_held else 1
-
-
-def say(message: str) -> None:
-    print(message, file=sys.stderr)

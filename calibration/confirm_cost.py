@@ -233,8 +233,9 @@ class FittedCost:
         most["tokens"] = max(most["tokens"], num_seqs + sum(new for new, _ in chunks))
 
 
-FREE: Final = FittedCost(StepFit(dict.fromkeys(NAMES[1:], 0.0), (0.0,), 1.0, 0, 0.0, 0.0, {}), 0.0)
-"""Before anything is fitted: a step takes the shortest time there is. For policies that ask no prices."""
+def free() -> FittedCost:
+    """Prices before anything is fitted: a step takes the shortest time there is. For policies that ask no prices."""
+    return StepFit(dict.fromkeys(NAMES[1:], 0.0), (0.0,), 1.0, 0, 0.0, 0.0, {}).cost(0)
 
 
 def _features(decodes: int, context_tokens: int, chunks: Sequence[tuple[int, int]]) -> Float:

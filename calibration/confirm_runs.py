@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from calibration.confirm_cost import FREE, StepFit, StepTable, fit_steps
+from calibration.confirm_cost import StepFit, StepTable, fit_steps, free
 from calibration.confirm_service import device_service, listed_cost, model_of
 from hwbackend.device import Device
 from hwbackend.engine.realtime import Served
@@ -25,7 +25,7 @@ from hwbackend.engine.replay import first_difference
 from hwbackend.engine.server import EngineServer
 from hwbackend.engine.step_records import StepRecord
 from hwbackend.engine.transformer import Transformer
-from hwbackend.harness import disturbance
+from hwbackend.harness import DISTURBED, disturbance
 from sim.batching.chunked import Chunked
 from sim.cost.step_cost import ServiceCost
 from sim.errors import InvariantError
@@ -39,7 +39,6 @@ from workloads.trace import Trace
 
 _REQUESTS: Final = 400  # of a calibration load; time ends it before they do
 _SHORT: Final = 8  # part of the longest prompt that is the longest of a load of short ones
-_OTHERS: Final = 0.1  # of the machine's cores; more is worth a word
 _CALIBRATION: Final = 0xCA11  # names the stream of the random lengths
 Say = Callable[[str], None]
 
@@ -93,7 +92,7 @@ class Confirmation:
         self.arms: list[ArmRuns] = []
         made: dict[int, Transformer] = {}
         for arm in arms:
-            service = self._service(arm.scenario, FREE)
+            service = self._service(arm.scenario, free())
             longest = service.max_model_len
             shared = made.get(longest)
             server = EngineServer.of(device, self.model, arm.scenario, longest, shared)
@@ -190,7 +189,7 @@ class Confirmation:
         one.served = one.served or served
         one.replayed_steps += len(served.records)
         e2el = result.summary["mean_e2el_ms"]
-        busy = f", others had {others:.0%} of the cores" if others > _OTHERS else ""
+        busy = f", others had {others:.0%} of the cores" if others > DISTURBED else ""
         self._say(f"{one.arm.name}: {perf_counter() - began:.1f} s, mean E2EL {e2el:.1f} ms{busy}")
 
     def _price(self, one: ArmRuns, probe: int) -> ServiceCost:
@@ -210,7 +209,7 @@ class Confirmation:
             batcher = Chunked(chunk_tokens=min(load.chunk or most, most))
             policies = scenario.policies.model_copy(update={"batcher": batcher})
             scenario = scenario.model_copy(update={"policies": policies})
-        cost = FREE if number is None else self.fit.cost(number)
+        cost = free() if number is None else self.fit.cost(number)
         one.server.limit_s = seconds
         try:
             serve(scenario, self._service(scenario, cost), self._random(load), one.server)

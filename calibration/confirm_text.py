@@ -60,12 +60,9 @@ def markdown_table(outcomes: Sequence[tuple[str, Outcome]]) -> str:
     for name, outcome in outcomes:
         against = {one.arm: one for one in outcome.comparisons if one.base == outcome.arms[0].name}
         for arm in outcome.arms:
-            errors = [f"{arm.error[key]:+.1%}" for key in TOLERANCE_ORDER]
+            errors = [f"{arm.error[key]:+.1%}" for key in TOLERANCE]
             rows.append([name, arm.name, *errors, *_gains(against.get(arm.name))])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-TOLERANCE_ORDER: Final = ("mean_tpot_ms", "mean_e2el_ms", "p90_tpot_ms", "p90_e2el_ms")
 
 
 def _gains(one: Comparison | None) -> list[str]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from calibration.calibrate_command import SMALL_MODEL, Teller, say
+from calibration.calibrate_command import Teller
 from calibration.fresh import judge_fresh, measure_fresh
+from calibration.options import load_models, say
 from calibration.points import Extent, plan
 from calibration.profile_text import table
 from hwbackend.device import open_device
-from sim.model import load_model
 from sim.profile import load_profile
 from workloads.errors import ConfigError
 
@@ -29,9 +28,8 @@ def validate_fresh(
                 f"profile {profile.name}: of a device of compute capability {profile.device.compute_capability}, and "
                 f"this one, {opened.identity.name}, is {opened.identity.compute_capability}; --device picks another"
             )
-        default = "llama-3.1-8b" if opened.kind == "cuda" else str(Path(str(SMALL_MODEL)))
         extent = Extent.of(opened)
-        points = plan(opened, [load_model(model) for model in (models or (default,))], extent)
+        points = plan(opened, load_models(models, opened), extent)
         judged = judge_fresh(profile, measure_fresh(opened, points, budget, Teller()), extent, tolerance)
     finally:
         opened.close()

@@ -16,8 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from cyclopts import Parameter
-
+from calibration.options import FLAG, say
 from workloads.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def gpu_check(
     out: Path,
     budget: float = 420.0,
     device: str = "auto",
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> int:
     """Check kernels, calibrate, and run the shipped confirmations on this machine's device.
 
@@ -62,7 +61,7 @@ def gpu_check(
     opened = open_device(device)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        report = _Stages(opened, out, budget).run()
+        report = Stages(opened, out, budget).run()
     finally:
         opened.close()
     if json:
@@ -75,13 +74,16 @@ def gpu_check(
     return 0 if report["passed"] else 1
 
 
-class _Stages:
-    """Runs the stages, and rewrites the report after each."""
+class Stages:
+    """Runs the stages that time suffices for by `clock`, and rewrites the report after each."""
 
-    def __init__(self, device: Device, out: Path, budget_s: float) -> None:
+    def __init__(
+        self, device: Device, out: Path, budget_s: float, *, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self.device = device
         self.out = out
         self.budget_s = budget_s
+        self._clock = clock
         identity = device.identity
         self.report: dict[str, Any] = {
             "device": {"kind": identity.kind, "name": identity.name, "facts": dict(identity.facts)},
@@ -89,7 +91,7 @@ class _Stages:
             "passed": True,
             "stages": {},
         }
-        self._began = perf_counter()
+        self._began = clock()
 
     def run(self) -> dict[str, Any]:
         self._stage("kernels", self._kernels)
@@ -103,25 +105,29 @@ class _Stages:
 
     @property
     def _left_s(self) -> float:
-        return self.budget_s - (perf_counter() - self._began)
+        return self.budget_s - self._elapsed_s
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._began
 
     def _stage(self, name: str, call: Callable[[], tuple[bool, str, Facts]]) -> None:
-        began = perf_counter()
+        began = self._elapsed_s
         facts: Facts = {}
-        if self._left_s <= 0:
+        if began >= self.budget_s:
             passed, said = False, "not run: the budget is used up"
         else:
-            _say(f"{name}: {self._left_s:.0f} s left")
+            say(f"{name}: {self.budget_s - began:.0f} s left")
             try:
                 passed, said, facts = call()
             except Exception as error:  # noqa: BLE001  the other stages still tell something; this one is reported
                 passed, said, facts = False, f"failed: {error}", {"traceback": traceback.format_exc()}
-        stage = {"passed": passed, "seconds": perf_counter() - began, "said": said, **facts}
+        stage = {"passed": passed, "seconds": self._elapsed_s - began, "said": said, **facts}
         self.report["stages"][name] = stage
         self.report["passed"] &= passed
-        self.report["seconds"] = perf_counter() - self._began
+        self.report["seconds"] = self._elapsed_s
         (self.out / REPORT).write_text(json_format.dumps(self.report, indent=1) + "\n", encoding="utf-8")
-        _say(f"{name}: {said}")
+        say(f"{name}: {said}")
 
     def _kernels(self) -> tuple[bool, str, Facts]:
         from calibration.kernel_check import check_kernels  # noqa: PLC0415
@@ -159,7 +165,7 @@ class _Stages:
             self.device,
             metric=shipped.metric,
             budget_s=min(_SHARES["confirmation"] * self.budget_s, self._left_s),
-            say=_say,
+            say=say,
         )
         with new_directory(self.out / f"confirm-{name}", CONFIRMATION) as directory:
             write_confirmation(outcome, outcome.load.trace, directory)
@@ -188,7 +194,3 @@ class _Stages:
 
 def _fields(record: Any) -> dict[str, Any]:  # noqa: ANN401  a dataclass with slots
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)

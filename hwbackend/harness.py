@@ -26,7 +26,8 @@ from hwbackend.device import Call, Condition, Device
 Stopped = Literal["noise", "samples", "budget"]
 _MOST_CALLS: Final = 4096  # in a sample
 _SLOW_CLOCK: Final = 0.75  # of the highest, as NVBench discards samples by default
-_DISTURBED: Final = 0.1  # of the machine's cores, taken by others
+DISTURBED: Final = 0.1
+"""Share of the machine's cores: where others had more, it is worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Summary:
 
     @property
     def disturbed(self) -> bool:
-        return self.throttled or self.others_share > _DISTURBED
+        return self.throttled or self.others_share > DISTURBED
 
 
 @dataclass(frozen=True)

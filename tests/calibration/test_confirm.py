@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from calibration.confirm import _compare as compare_arms
 from calibration.confirm import confirm
-from calibration.confirm_cost import FREE, KNOTS, NAMES, StepFit, StepTable, fit_steps
+from calibration.confirm_cost import KNOTS, NAMES, StepFit, StepTable, fit_steps, free
 from calibration.confirm_files import write_confirmation
 from calibration.confirm_service import device_profile
 from calibration.confirm_text import markdown_table, outcome_lines, verdict
-from calibration.gpu_check import _Stages
+from calibration.gpu_check import Stages
 from calibration.kernel_check import check_kernels
 from calibration.shipped_confirmations import SHIPPED
 from calibration.step_log import read_step_log
@@ -153,7 +153,7 @@ def test_more_than_was_calibrated_is_said():
     cost.mixed_ns(3, 500, 0, [(300, 0)])
     assert list(cost.extrapolated) == ["tokens"]
     assert KNOTS[0] == 0
-    assert FREE.decode_ns(1, 1, 0) == 1
+    assert free().decode_ns(1, 1, 0) == 1
 
 
 # The verdict.
@@ -359,7 +359,7 @@ def test_bad_options_are_one_line(capsys):
 
 
 def test_gpu_check_reports_what_failed_and_goes_on(cpu, tmp_path, monkeypatch):
-    stages = _Stages(cpu, tmp_path, 1000.0)
+    stages = Stages(cpu, tmp_path, 1000.0)
     monkeypatch.setattr(stages, "_kernels", lambda: 1 / 0)
     for name in ("_speed", "_calibration"):
         monkeypatch.setattr(stages, name, lambda: (True, "fine", {}))
@@ -369,3 +369,31 @@ def test_gpu_check_reports_what_failed_and_goes_on(cpu, tmp_path, monkeypatch):
     assert "division" in report["stages"]["kernels"]["said"]
     assert report["stages"]["confirm-prefetch"]["passed"]
     assert json.loads((tmp_path / "gpu-check.json").read_text()) == report
+
+
+def test_gpu_check_ends_with_its_budget(cpu, tmp_path, monkeypatch):
+    now = 100.0
+    stages = Stages(cpu, tmp_path, 20.0, clock=lambda: now)
+
+    def stage(passed, seconds):
+        def run(*_name):
+            nonlocal now
+            now += seconds
+            return passed, f"took {seconds}", {}
+
+        return run
+
+    for name, seconds in (("_kernels", 2.0), ("_speed", 3.0), ("_confirm", 15.0), ("_calibration", 1.0)):
+        monkeypatch.setattr(stages, name, stage(passed=True, seconds=seconds))
+    report = stages.run()
+    said = {name: (one["passed"], one["seconds"]) for name, one in report["stages"].items()}
+    assert said == {
+        "kernels": (True, 2.0),
+        "speed": (True, 3.0),
+        "confirm-chunking": (True, 15.0),  # up to the very end of the budget
+        "calibration": (False, 0.0),
+        "confirm-cache_aware": (False, 0.0),
+        "confirm-prefetch": (False, 0.0),
+    }
+    assert report["stages"]["calibration"]["said"] == "not run: the budget is used up"
+    assert (report["passed"], report["seconds"]) == (False, 20.0)
