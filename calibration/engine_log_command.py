@@ -9,14 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from calibration import profile_text
-from calibration.fit_engine_log import (
-    RunError,
-    cross_validate,
-    errors_on,
-    fit_engine_log,
-    read_engine_log,
-    residual,
-)
+from calibration.engine_log import read_engine_log
+from calibration.engine_log_errors import RunError, errors_on, residual
+from calibration.fit_engine_log import cross_validate, fit_engine_log
 from sim.profile import load_profile
 from workloads.replacing import replacing
 

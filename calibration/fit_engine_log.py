@@ -14,115 +14,35 @@ profile only); what a sequence costs the host, from its share of the head and of
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calibration.engine_log import EngineLog, Steps
+from calibration.engine_log_errors import RunError, run_error, step_seconds
 from calibration.regression import fit_positive
-from calibration.step_log import StepLogRun, read_step_log
-from sim.cost.cuda_graphs import capture_sizes, padded_tokens
-from sim.cost.terms import StepTerms, total
+from calibration.slower_curves import slower_decode, slower_elementwise, slower_gemm, slower_prefill
 from sim.curves.decode import DecodeCurve, DecodeRegime
 from sim.curves.elementwise import ElementwiseCurve
 from sim.curves.gemm import WEIGHT_BYTES, GemmCurve, Tile
 from sim.curves.heads import KV_BYTES
 from sim.curves.prefill import WRITE_HEADS, PrefillCurve, PrefillRegime
 from sim.curves.term import Float
-from sim.model import ModelSpec, load_model
-from sim.profile import Device, HostOverhead, Profile, Residual
+from sim.profile import Device, HostOverhead, Profile
 from workloads.errors import ConfigError
 
 _TINY_S: Final = 1e-9
 _TINY_PER_VALUE: Final = 1e-15
 _FAST: Final = 1e15
 _FACTORS: Final = (1e-2, 1e2)  # within which a base profile may be off
-_SPIKE: Final = 0.2
 _PARTS: Final = 5  # of a single run, each left out in turn
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Steps of a run as columns; chunks lie flat, `chunk_step` names their step."""
-
-    run: str
-    duration_s: Float
-    decodes: Float
-    context_tokens: Float
-    prompt_tokens: Float
-    sequences: Float
-    computed_tokens: NDArray[np.int64]
-    """Tokens that the products run over: padded to captured sizes."""
-    chunk_new: Float
-    chunk_context: Float
-    chunk_step: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.duration_s)
-
-    def where(self, mask: NDArray[np.bool_]) -> Steps:
-        place = np.cumsum(mask) - 1
-        kept = mask[self.chunk_step]
-        return Steps(
-            run=self.run,
-            duration_s=self.duration_s[mask],
-            decodes=self.decodes[mask],
-            context_tokens=self.context_tokens[mask],
-            prompt_tokens=self.prompt_tokens[mask],
-            sequences=self.sequences[mask],
-            computed_tokens=self.computed_tokens[mask],
-            chunk_new=self.chunk_new[kept],
-            chunk_context=self.chunk_context[kept],
-            chunk_step=place[self.chunk_step[kept]],
-        )
-
-
-@dataclass(frozen=True)
-class EngineLog:
-    """Runs of one engine serving one model."""
-
-    model: ModelSpec
-    engine: str
-    runs: tuple[Steps, ...]
-    kv_bytes: int
-    """Of the engine's KV blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunError:
-    """|predicted / measured - 1| of the steps of a run, and of its time in all."""
-
-    run: str
-    steps: int
-    median: float
-    p90: float
-    spike_share: float
-    total: float
-
-
-def read_engine_log(directories: Sequence[Path], model: str | None = None) -> EngineLog:
-    """Read run directories; the model is that of their meta.json unless one is named."""
-    runs = [read_step_log(directory) for directory in directories]
-    named = load_model(model) if model else _model_of(directories[0])
-    steps = tuple(_columns(run, _engine_args(path)) for run, path in zip(runs, directories, strict=True))
-    blocks = max(run.num_gpu_blocks * run.block_size for run in runs)
-    return EngineLog(named, runs[0].engine, steps, blocks * named.kv_bytes_per_token())
 
 
 def fit_engine_log(log: EngineLog, name: str, base: Profile | None = None) -> Profile:
     """Fit to all runs of the log."""
     return _fit(log, log.runs, name, base)
-
-
-def errors_on(profile: Profile, log: EngineLog) -> list[RunError]:
-    """Judge a profile on the runs of a log."""
-    return [_error(profile, log.model, run) for run in log.runs]
 
 
 def cross_validate(log: EngineLog, name: str, base: Profile | None = None) -> list[RunError]:
@@ -132,54 +52,7 @@ def cross_validate(log: EngineLog, name: str, base: Profile | None = None) -> li
     else:
         run, fifth = log.runs[0], np.arange(len(log.runs[0])) * _PARTS // len(log.runs[0])
         folds = [([run.where(fifth != part)], run.where(fifth == part)) for part in range(_PARTS)]
-    return [_error(_fit(log, rest, name, base), log.model, held) for rest, held in folds]
-
-
-def residual(errors: Sequence[RunError], held_out: str) -> Residual:
-    """Sum up the errors of runs as a profile states them: means over runs, weighted by their steps."""
-    steps = np.array([error.steps for error in errors], dtype=np.float64)
-
-    def mean(values: list[float]) -> float:
-        return round(float(np.average(values, weights=steps)), 4)
-
-    return Residual(
-        term="engine steps",
-        held_out=held_out,
-        rows=int(steps.sum()),
-        median=mean([error.median for error in errors]),
-        p90=mean([error.p90 for error in errors]),
-        spike_share=mean([error.spike_share for error in errors]),
-    )
-
-
-def step_seconds(profile: Profile, model: ModelSpec, steps: Steps) -> Float:
-    """Price all steps at once, as the simulator's price list does one by one."""
-    terms = StepTerms.of(model, profile, 1, "auto", "auto")
-    host = profile.host or HostOverhead(base_s=0.0, source="none")
-    tokens, where = np.unique(np.maximum(steps.computed_tokens, 1), return_inverse=True)
-    seconds = total(terms.layers(tokens))[where] + total(terms.head(np.maximum(steps.sequences, 1)))
-    seconds = seconds + _decode_seconds(terms, steps)
-    chunks = terms.prefill_attention(steps.chunk_new, steps.chunk_context)
-    seconds += np.bincount(steps.chunk_step, weights=chunks, minlength=len(steps))
-    alone = (steps.decodes == 0) & (steps.prompt_tokens > 0)
-    seconds += np.where(alone, terms.prefill_launches(), 0.0)
-    overhead = host.base_s + host.per_layer_s * model.num_layers + host.per_seq_s * steps.sequences
-    return np.asarray(seconds + overhead + host.per_token_s * steps.prompt_tokens)
-
-
-def _decode_seconds(terms: StepTerms, steps: Steps) -> Float:
-    if terms.model.num_window_layers:
-        raise ConfigError(
-            f"model: {terms.model.name} has sliding windows, of whose contexts a step log says nothing"
-        )
-    out = np.zeros(len(steps))
-    some = steps.decodes > 0
-    counts, contexts = steps.decodes[some], steps.context_tokens[some]
-    for count in np.unique(counts):
-        here = counts == count
-        place = np.flatnonzero(some)[here]
-        out[place] = terms.decode_attention(int(count), contexts[here], window=False)
-    return out
+    return [run_error(_fit(log, rest, name, base), log.model, held) for rest, held in folds]
 
 
 def _fit(log: EngineLog, runs: Sequence[Steps], name: str, base: Profile | None) -> Profile:
@@ -236,12 +109,7 @@ def _scaled(base: Profile, log: EngineLog, name: str, longest: float) -> tuple[B
                 "engine": log.engine,
                 "created": datetime.now(UTC).date().isoformat(),
                 "gemm": {dtype: slower_gemm(curve, p[0]) for dtype, curve in base.gemm.items()},
-                "elementwise": base.elementwise.model_copy(
-                    update={
-                        "launch_s": base.elementwise.launch_s * p[0],
-                        "bytes_per_s": base.elementwise.bytes_per_s / p[0],
-                    }
-                ),
+                "elementwise": slower_elementwise(base.elementwise, p[0]),
                 "decode_attention": {d: slower_decode(c, p[1]) for d, c in base.decode_attention.items()},
                 "prefill_attention": {d: slower_prefill(c, p[2]) for d, c in base.prefill_attention.items()},
                 "host": _host(log, float(p[3]), float(p[4]), float(p[5])).model_copy(
@@ -331,117 +199,3 @@ def _unknown_device(log: EngineLog, flops: float, width: float) -> Device:
         compute_capability="unknown",
         source="what products and decode attention of an engine log reach; links and caches are not known",
     )
-
-
-def slower_gemm(curve: GemmCurve, factor: float) -> GemmCurve:
-    """Return the curve with all times multiplied."""
-    tiles = tuple(
-        tile.model_copy(update={"flops_per_s": tile.flops_per_s / factor, "start_s": tile.start_s * factor})
-        for tile in curve.tiles
-    )
-    return curve.model_copy(
-        update={
-            "launch_s": curve.launch_s * factor,
-            "bytes_per_s": curve.bytes_per_s / factor,
-            "tiles": tiles,
-        }
-    )
-
-
-def slower_decode(curve: DecodeCurve, factor: float) -> DecodeCurve:
-    """Return the curve with all times multiplied."""
-    return curve.model_copy(
-        update={
-            "regimes": tuple(
-                fit.model_copy(
-                    update={
-                        "launch_s": fit.launch_s * factor,
-                        "bytes_per_s": fit.bytes_per_s / factor,
-                        "hbm_bytes_per_s": fit.hbm_bytes_per_s / factor,
-                        "query_s_per_value": fit.query_s_per_value * factor,
-                    }
-                )
-                for fit in curve.regimes
-            )
-        }
-    )
-
-
-def slower_prefill(curve: PrefillCurve, factor: float) -> PrefillCurve:
-    """Return the curve with all times multiplied."""
-    return curve.model_copy(
-        update={
-            "regimes": tuple(
-                fit.model_copy(
-                    update={
-                        "launch_s": fit.launch_s * factor,
-                        "flops_per_s": fit.flops_per_s / factor,
-                        "block_flops_per_s": fit.block_flops_per_s / factor,
-                        "kv_bytes_per_s": fit.kv_bytes_per_s / factor,
-                        "io_bytes_per_s": fit.io_bytes_per_s / factor,
-                        "write_s_per_value": tuple(cost * factor for cost in fit.write_s_per_value),
-                    }
-                )
-                for fit in curve.regimes
-            )
-        }
-    )
-
-
-def _error(profile: Profile, model: ModelSpec, steps: Steps) -> RunError:
-    predicted = step_seconds(profile, model, steps)
-    error = np.abs(predicted / steps.duration_s - 1)
-    return RunError(
-        run=steps.run,
-        steps=len(steps),
-        median=float(np.median(error)),
-        p90=float(np.quantile(error, 0.9)),
-        spike_share=float((error > _SPIKE).mean()),
-        total=float(predicted.sum() / steps.duration_s.sum()) - 1,
-    )
-
-
-def _columns(run: StepLogRun, args: dict[str, Any]) -> Steps:
-    """Steps in which something was computed; contexts count the new token, as the price list has it."""
-    busy = [step for step in run.steps if (step.prefill_tokens or step.decode_seqs) and step.duration_s > 0]
-    if not busy:
-        raise ConfigError(f"{run.name}: no step in which a token was computed")
-    chunks = [(i, before, new) for i, step in enumerate(busy) for _, before, new in step.prefill_detail]
-    flat = np.array(chunks, dtype=np.int64).reshape(-1, 3)
-    decodes = np.array([step.decode_seqs for step in busy], dtype=np.float64)
-    prompt = np.array([step.prefill_tokens for step in busy], dtype=np.float64)
-    sizes = capture_sizes(
-        run.max_num_seqs, run.max_num_batched_tokens, enforce_eager=bool(args.get("enforce_eager", False))
-    )
-    tokens = (decodes + prompt).astype(np.int64)
-    padded = padded_tokens(sizes, int(max(tokens.max(), 1)))
-    return Steps(
-        run=run.name,
-        duration_s=np.array([step.duration_s for step in busy]),
-        decodes=decodes,
-        context_tokens=np.array([step.decode_context_tokens for step in busy], dtype=np.float64) + decodes,
-        prompt_tokens=prompt,
-        sequences=decodes + np.bincount(flat[:, 0], minlength=len(busy)),
-        computed_tokens=padded[tokens],
-        chunk_new=flat[:, 2].astype(np.float64),
-        chunk_context=flat[:, 1].astype(np.float64),
-        chunk_step=flat[:, 0],
-    )
-
-
-def _engine_args(directory: Path) -> dict[str, Any]:
-    args: dict[str, Any] = json.loads((directory / "meta.json").read_text(encoding="utf-8"))["engine_args"]
-    return args
-
-
-def _model_of(directory: Path) -> ModelSpec:
-    """Return the model whose config stands in meta.json."""
-    path = directory / "meta.json"
-    config = json.loads(path.read_text(encoding="utf-8")).get("model")
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path}: no model config under 'model'; name one with --model")
-    with tempfile.TemporaryDirectory(prefix="servetwin-model-") as folder:
-        copy = Path(folder) / "logged" / "config.json"
-        copy.parent.mkdir()
-        copy.write_text(json.dumps(config), encoding="utf-8")
-        return load_model(copy)

@@ -5,16 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from calibration.fit_engine_log import (
-    cross_validate,
-    errors_on,
-    fit_engine_log,
-    read_engine_log,
-    slower_decode,
-    slower_gemm,
-    slower_prefill,
-    step_seconds,
-)
+from calibration.engine_log import read_engine_log
+from calibration.engine_log_errors import errors_on, step_seconds
+from calibration.fit_engine_log import cross_validate, fit_engine_log
+from calibration.slower_curves import slower_decode, slower_elementwise, slower_gemm, slower_prefill
 from sim.cli import run_command
 from sim.cost.build import compile_cost
 from sim.model import load_model
@@ -88,6 +82,26 @@ def known():
             "prefill_attention": {d: slower_prefill(c, 0.7) for d, c in base.prefill_attention.items()},
             "host": HOST,
         }
+    )
+
+
+def test_slower_curves_multiply_every_step(tmp_path):
+    """Of an engine whose host costs nothing: all curves slower by a factor, all steps longer by it."""
+    free = HostOverhead(base_s=0.0, call_s=0.0, source="test")
+    plain = load_profile("h100_sxm").model_copy(update={"host": free})
+    slow = plain.model_copy(
+        update={
+            "gemm": {d: slower_gemm(c, 3.0) for d, c in plain.gemm.items()},
+            "decode_attention": {d: slower_decode(c, 3.0) for d, c in plain.decode_attention.items()},
+            "prefill_attention": {d: slower_prefill(c, 3.0) for d, c in plain.prefill_attention.items()},
+            "elementwise": slower_elementwise(plain.elementwise, 3.0),
+        }
+    )
+    log = read_engine_log([write_run(tmp_path / "run", plain)])
+    np.testing.assert_allclose(
+        step_seconds(slow, log.model, log.runs[0]),
+        3.0 * step_seconds(plain, log.model, log.runs[0]),
+        rtol=1e-9,
     )
 
 
