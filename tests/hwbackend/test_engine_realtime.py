@@ -25,7 +25,7 @@ from tests.hwbackend.engine_doubles import ManualClock, PricedExecutor
 from tests.sim.doubles import AffineCost
 from tests.sim.engines import run, trace_of
 from tests.sim.sessions import session_trace, sessions
-from tests.sim.test_fast_forward import allocators, batchers, costs, requests
+from tests.sim.strategies import allocators, batchers, costs, requests
 from workloads.trace import Trace
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,28 +12,14 @@ from hypothesis import strategies as st
 
 from sim.cost.build import compile_cost
 from sim.cost.eager import calls_per_layer
-from sim.model import ModelSpec, MoeSpec, load_model
+from sim.model import MoeSpec, load_model
 from sim.profile import HostOverhead, load_profile, shipped_profiles
+from tests.sim import doubles
 from tests.sim.doubles import ClosedFormProfile
 from workloads.errors import ConfigError
 
-TINY = ModelSpec(
-    name="tiny",
-    architecture="LlamaForCausalLM",
-    num_layers=2,
-    hidden_size=64,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    intermediate_size=128,
-    vocab_size=1000,
-    max_position_embeddings=4096,
-)
-WINDOWED = ModelSpec(
-    **{f: getattr(TINY, f) for f in TINY.__slots__ if f not in ("sliding_window", "num_window_layers")},
-    sliding_window=128,
-    num_window_layers=1,
-)
+TINY = replace(doubles.TINY, num_layers=2)
+WINDOWED = replace(TINY, sliding_window=128, num_window_layers=1)
 PROFILE = ClosedFormProfile()
 
 
@@ -85,7 +72,7 @@ def test_a_mixed_step_without_chunks_is_a_decode():
 
 
 def test_experts_and_all_reduce_by_hand():
-    model = ModelSpec(**{f: getattr(TINY, f) for f in TINY.__slots__ if f != "moe"}, moe=MoeSpec(8, 2, 32))
+    model = replace(TINY, moe=MoeSpec(8, 2, 32))
     cost = compiled(model, tensor_parallel_size=2, enforce_eager=True)
     parts = cost.parts(4, 400, 0, ())
     assert parts.seconds["moe"] == pytest.approx(2 * (3e-6 + 4e-9))

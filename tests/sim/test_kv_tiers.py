@@ -9,6 +9,7 @@ import pytest
 from sim.scenario.reading import load_scenario
 from sim.simulation import simulate
 from sim.studies.flags import engine_flags
+from tests.sim.exactness import assert_scenario_exact
 from workloads.errors import ConfigError
 
 # Short of blocks on purpose: sessions fall out of HBM between their turns, and sequences are preempted.
@@ -86,7 +87,7 @@ def test_every_field_acts(base, other):
 )
 def test_fast_forward_changes_nothing(overrides):
     """Not what tiers hold either, at any time."""
-    assert outcome(*overrides) == outcome(*overrides, "simulation.fast_forward=false")
+    assert_scenario_exact(BASE, overrides)
 
 
 def test_the_same_seed_gives_the_same_run():

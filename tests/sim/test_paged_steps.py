@@ -18,6 +18,7 @@ from sim.scenario.reading import load_scenario
 from sim.scenario.sections import PoliciesConfig
 from sim.simulation import Result, build_load, simulate
 from sim.studies.flags import engine_flags
+from tests.sim.exactness import assert_same_columns, assert_scenario_exact
 from workloads.errors import ConfigError
 
 # Tight on purpose: HBM holds less than a step reads when the batch is full, and the pool is short of blocks at times.
@@ -61,19 +62,9 @@ def outcome(*overrides: str, raw: dict = BASE) -> str:
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_fast_forward_changes_nothing(pattern, policy):
-    names = f"kv_access.pattern={pattern}", f"policies.prefetch={policy}", "links.latency_us=3"
-    fast, slow = run(*names), run(*names, "simulation.fast_forward=false")
-    for name, column in fast.requests.columns.items():
-        assert np.array_equal(column, slow.requests.columns[name]), name
-    for log, other in zip(fast.replicas, slow.replicas, strict=True):
-        for name, column in vars(log).items():
-            assert np.array_equal(column, getattr(other, name)), name
-    for part in ("links", "paging"):
-        columns, others = getattr(fast, part).columns, getattr(slow, part).columns
-        assert all(np.array_equal(column, others[name]) for name, column in columns.items())
-    for steps, others in zip(fast.paging.steps, slow.paging.steps, strict=True):
-        assert np.array_equal(steps, others)
-    assert {**fast.summary, "date": 0} == {**slow.summary, "date": 0}
+    assert_scenario_exact(
+        BASE, (f"kv_access.pattern={pattern}", f"policies.prefetch={policy}", "links.latency_us=3")
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -113,8 +104,7 @@ def test_kv_that_is_all_in_hbm_is_read_at_no_extra_cost():
     there = run("kv_access.pattern=full", "kv_access.resident=1")
     plain = run(raw={**BASE, "kv_access": {}})
     assert there.summary["sim"]["prefetch"]["hit_rate"] == 1
-    for name, column in plain.requests.columns.items():
-        assert np.array_equal(column, there.requests.columns[name]), name
+    assert_same_columns(plain.requests.columns, there.requests.columns)
 
 
 def test_attention_is_priced_by_the_tokens_that_it_reads():
@@ -312,6 +302,5 @@ def test_the_same_seed_gives_the_same_accesses_whatever_the_policy():
         "kv_access": {**BASE["kv_access"], "resident": 0.05},
     }
     runs = [run(f"policies.prefetch={policy}", raw=one).paging for policy in ("none", "attention_weighted")]
-    for name, column in runs[0].columns.items():
-        assert np.array_equal(column, runs[1].columns[name]), name
+    assert_same_columns(runs[0].columns, runs[1].columns)
     assert runs[0].summary["hits"] != runs[1].summary["hits"]

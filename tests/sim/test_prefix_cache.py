@@ -23,9 +23,9 @@ from sim.kv.eviction.length_aware import LengthAware
 from sim.kv.eviction.lfu import Lfu
 from sim.kv.eviction.lru_lfu import LruLfu
 from sim.kv.eviction.ttl import Ttl
-from sim.metrics import serving_metrics
 from tests.sim.doubles import AffineCost, constant_cost
 from tests.sim.engines import run, trace_of, with_prefixes
+from tests.sim.exactness import assert_engine_exact
 from tests.sim.reference import cached_engine
 from workloads.answers import sequence_hashes
 from workloads.errors import InputError
@@ -91,23 +91,16 @@ def test_fast_forward_is_exact_with_a_prefix_cache(load, batcher, blocks, replic
     requests, known = workload(load)
     trace = with_prefixes(trace_of(*requests), known, BLOCK)
     cost = AffineCost(base_ns=70, per_seq_ns=3, per_context_ns=per_context, per_prefill_token_ns=5)
-    outcomes = []
-    for fast_forward in (True, False):
-        done, logs = run(
-            trace,
-            cost,
-            batcher=batcher,
-            block_size=BLOCK,
-            usable_blocks=blocks,
-            replicas=replicas,
-            prefix_caching=True,
-            eviction=eviction,
-            fast_forward=fast_forward,
-        )
-        columns = {name: column.tolist() for name, column in done.columns.items()}
-        rows = [{name: np.asarray(value).tolist() for name, value in vars(log).items()} for log in logs]
-        outcomes.append((columns, rows, serving_metrics(done, logs, {})))
-    assert outcomes[0] == outcomes[1]
+    assert_engine_exact(
+        trace,
+        cost,
+        usable_blocks=blocks,
+        batcher=batcher,
+        block_size=BLOCK,
+        replicas=replicas,
+        prefix_caching=True,
+        eviction=eviction,
+    )
 
 
 def test_tokens_computed_are_tokens_needed_less_cached():

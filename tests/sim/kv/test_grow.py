@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +9,7 @@ from hypothesis import strategies as st
 from sim.errors import InvariantError
 from sim.kv.allocators.decision import Claim
 from sim.kv.allocators.grow import Grow, GrowAllocator, GrowingRegion
-from sim.scenario.reading import load_scenario
-from sim.simulation import simulate
+from tests.sim.exactness import assert_scenario_exact
 from tests.sim.kv.allocator_laws import fragmentation, law_test
 
 
@@ -154,11 +152,5 @@ def test_copies_take_their_time_alike_with_and_without_fast_forward():
             "num_requests": 150,
         },
     }
-    results = [
-        simulate(load_scenario(raw, [f"simulation.fast_forward={fast}"])) for fast in ("true", "false")
-    ]
-    summaries = [{k: v for k, v in result.summary.items() if k != "date"} for result in results]
-    assert summaries[0] == summaries[1]
-    assert summaries[0]["sim"]["links"]["hbm"]["by_owner"]["copy"]["bytes_total"] > 0
-    for name, column in results[0].requests.columns.items():
-        assert np.array_equal(column, results[1].requests.columns[name]), name
+    result = assert_scenario_exact(raw)
+    assert result.summary["sim"]["links"]["hbm"]["by_owner"]["copy"]["bytes_total"] > 0
