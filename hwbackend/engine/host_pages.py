@@ -28,6 +28,7 @@ class HostPages:
     """All pages of an engine whose KV blocks are those of `pool`, `groups` to a block."""
 
     def __init__(self, device: Device, model: ModelSpec, pool: KvBlocks, groups: int) -> None:
+        pool.require_plain("kv_access: KV in host memory")
         self.groups = groups
         self.layers_per_group = model.num_layers // groups
         self.hbm = KvBlocks(device, model, pool.num_blocks * groups, pool.block_size, self.layers_per_group)
@@ -102,7 +103,7 @@ class HostPages:
             staged = self._device.empty(source.shape, str(layer.data.dtype))
             self._device.copy(staged, np.ascontiguousarray(source), self._side)
             ids = self._device.to_device(numbers.astype(INDEX))
-            self._device.ops.scatter_blocks(layer, ids, KvPool(staged, None, layer.dtype))
+            self._device.ops.scatter_blocks(layer, ids, self.hbm.plain(staged))
 
         self._side.run(copy)
 

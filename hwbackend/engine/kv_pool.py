@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hwbackend.device import Array, Device
 from hwbackend.ops import KvPool
+from sim.errors import ConfigError
 from sim.model import ModelSpec
 
 Int64 = NDArray[np.int64]
@@ -40,6 +41,19 @@ class KvBlocks:
     def block_bytes(self) -> int:
         """Bytes of one block over all layers."""
         return sum(layer.bytes_per_token * layer.block_size for layer in self.layers)
+
+    def require_plain(self, user: str) -> None:
+        """Raise ConfigError where a block is more than its values, for a `user` who copies these alone."""
+        dtypes = sorted({layer.dtype for layer in self.layers if layer.scales is not None})
+        if dtypes:
+            raise ConfigError(
+                f"{user}: KV blocks of {', '.join(dtypes)} have scales, which are not copied to host memory and back; "
+                "keep KV in the dtype of the device"
+            )
+
+    def plain(self, data: Array) -> KvPool:
+        """Values [2, blocks, ...] of a layer, from elsewhere, as blocks that its pool takes."""
+        return KvPool(data, None, self.layers[0].dtype)
 
     def slots(self, table: Int64, positions: Int64) -> Int64:
         """Places of tokens at `positions` of the sequence with this block table."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from hwbackend.device import Array, Device, Event, Stream
 from hwbackend.engine.kv_pool import INDEX, KvBlocks
-from hwbackend.ops import KvPool
 from sim.errors import ConfigError, InvariantError
 from sim.kv.allocators.decision import Allocator
 from sim.kv.allocators.tiered_paged import TieredPagedAllocator
@@ -78,6 +77,7 @@ class Movement:
                 raise ConfigError(
                     "kv tiers: the miniature engine has host memory below HBM, and no disk; leave it out"
                 )
+            pool.require_plain("kv tiers")
             self._host = HostBlocks(device, pool.block_bytes, allocator.lower.host)
             self._loads: Stream = device.stream()
             self._offloads: Stream = device.stream()
@@ -159,4 +159,4 @@ class Movement:
         ids = self._device.to_device(blocks.astype(INDEX))
         for number, layer in enumerate(self._pool.layers):
             data = xp.ascontiguousarray(xp.moveaxis(staged[:, number], 0, 1))
-            ops.scatter_blocks(layer, ids, KvPool(data, None, layer.dtype))
+            ops.scatter_blocks(layer, ids, self._pool.plain(data))

@@ -117,6 +117,10 @@ def check_same_kind(operation: str, pool: KvPool, blocks: KvPool, count: int) ->
         operation,
         f"blocks {blocks.data.shape} of {blocks.dtype}; must be {wanted} of {pool.dtype}",
     )
+    if pool.dtype == "int8":
+        scales = None if blocks.scales is None else tuple(blocks.scales.shape)
+        own = (2, count, pool.num_kv_heads, pool.block_size)
+        require(scales == own, operation, f"int8 blocks with scales {scales}; must be {own}")
 
 
 def contiguous_words(operation: str, x: Array) -> int:

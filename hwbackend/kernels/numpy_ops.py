@@ -231,7 +231,7 @@ class NumpyOps:
         checks.check_same_kind("scatter_blocks", pool, blocks, len(ids))
         self._check_ids("scatter_blocks", ids, pool.num_blocks)
         pool.data[:, ids] = blocks.data
-        if pool.scales is not None and blocks.scales is not None:
+        if pool.scales is not None:
             pool.scales[:, ids] = blocks.scales
 
     def quantise(self, x: Floats, dtype: Dtype = "int8", scale: Floats | None = None) -> tuple[Int8s, Floats]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from hwbackend.device import open_device
+from hwbackend.engine.host_pages import HostPages
+from hwbackend.engine.kv_pool import KvBlocks
+from hwbackend.engine.movement import Movement
 from hwbackend.engine.replay import first_difference
+from sim.engine.request import RequestTable
 from sim.errors import ConfigError
 from sim.kv.eviction.lfu import Lfu
 from tests.hwbackend.test_engine_tokens_and_logits import (
     BLOCK,
     COST,
+    MODEL,
     assert_right,
     engine_of,
     serve_on_cpu,
@@ -48,6 +54,23 @@ def test_preempted_sequences_swap():
     assert served.steps.tiers.swapped_in > 0
     assert_right(served, tokens, logits)
     assert first_difference(served, engine, COST) is None
+
+
+def test_blocks_with_scales_are_refused():
+    """A tier keeps the values of a block alone."""
+    device = open_device("cpu")
+    pool = KvBlocks(device, MODEL, 8, BLOCK)
+    pool.layers = [
+        device.ops.new_pool(8, BLOCK, MODEL.num_kv_heads, MODEL.head_dim, "int8") for _ in pool.layers
+    ]
+    core = engine_of(prefix_caching=True, tiers=tier_setup(10, reload="always")).build(
+        RequestTable(shared_prompts(3)), COST
+    )
+    with pytest.raises(ConfigError, match="kv tiers: KV blocks of int8 have scales"):
+        Movement(device, pool, core.allocator)
+    with pytest.raises(ConfigError, match="KV in host memory: KV blocks of int8 have scales"):
+        HostPages(device, MODEL, pool, 1)
+    device.close()
 
 
 def test_a_disk_is_refused():

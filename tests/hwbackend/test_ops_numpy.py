@@ -201,6 +201,7 @@ def ints(*values):
 
 
 POOL = KvPool(floats(2, 8, 4, 2, 16), None, "float32")
+INT8 = KvPool(np.zeros((2, 8, 4, 2, 16), np.int8), floats(2, 8, 2, 4), "int8")
 
 
 @pytest.mark.parametrize(
@@ -225,6 +226,7 @@ POOL = KvPool(floats(2, 8, 4, 2, 16), None, "float32")
         (call("copy_blocks", POOL, ints(0), ints(1, 2)), "targets"),
         (call("gather_blocks", POOL, ints(8)), "blocks 0 to 7"),
         (call("scatter_blocks", POOL, ints(1), POOL), "must be"),
+        (call("scatter_blocks", INT8, ints(*range(8)), KvPool(INT8.data, None, "int8")), "scales None"),
         (call("quantise", floats(1, 4), "fp8"), "int8"),
         (call("dequantise", floats(1, 4), floats(4)), "scales"),
     ],
