@@ -11,8 +11,9 @@ import numpy as np
 from hwbackend.kernels import checks
 from hwbackend.kernels.cupy_runtime import CupyRuntime
 from hwbackend.kernels.launch import Grid, Runtime
+from hwbackend.kernels.layout import check_head_dim, check_whole, row_stride, token_stride
 from hwbackend.kernels.numpy_ops import rope_table
-from hwbackend.kernels.sources import DTYPE_CODES, HEAD_DIMS
+from hwbackend.kernels.sources import DTYPE_CODES
 from hwbackend.kernels.splits import plan_splits
 from hwbackend.ops import Array, Dtype, KvPool, ShapeError
 
@@ -69,14 +70,14 @@ class CudaOps:
         checks.check_matmul(x, w)
         if out is None:
             out = self._empty((x.shape[0], w.shape[1]), self.dtype)
-        self._contiguous("matmul", x, w, out)
+        check_whole("matmul", x, w, out)
         if out.size:
             self._runtime.gemm(x, w, out, self.dtype)
         return out
 
     def matmul_8bit(self, x: Array, w: Array) -> Array:
         checks.check_matmul(x, w.T)
-        self._contiguous("matmul_8bit", x, w)
+        check_whole("matmul_8bit", x, w)
         checks.require(
             x.shape[1] % 4 == 0 and w.shape[0] % 4 == 0,
             "matmul_8bit",
@@ -91,8 +92,8 @@ class CudaOps:
         checks.check_norm(x, weight)
         rows, width = x.shape
         checks.require(width % 8 == 0, "rms_norm", f"rows of {width}; must be a multiple of 8")
-        self._contiguous("rms_norm", weight)
-        stride = self._row_stride("rms_norm", x)
+        check_whole("rms_norm", weight)
+        stride = row_stride("rms_norm", x)
         out = self._empty((rows, width), self.dtype)
         args = (out, x, weight, np.int32(width // 8), np.int32(stride), np.float32(eps))
         self._launch("elementwise", "rms_norm", (rows,), 256, args)
@@ -103,7 +104,7 @@ class CudaOps:
 
     def rope(self, q: Array, k: Array, positions: Array, table: Array) -> None:
         checks.check_rope(q, k, positions, table)
-        strides = (np.int32(self._token_stride("rope", q)), np.int32(self._token_stride("rope", k)))
+        strides = (np.int32(token_stride("rope", q)), np.int32(token_stride("rope", k)))
         heads = (np.int32(q.shape[1]), np.int32(k.shape[1]), np.int32(q.shape[2]))
         args = (q, k, self._ids(positions), table, *heads, *strides)
         self._launch("elementwise", "rope", (q.shape[0],), 256, args)
@@ -112,7 +113,7 @@ class CudaOps:
         checks.check_gate_up(gate_up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         checks.require(width % 8 == 0, "silu_mul", f"rows of {width}; must be a multiple of 8")
-        self._contiguous("silu_mul", gate_up)
+        check_whole("silu_mul", gate_up)
         out = self._empty((rows, width), self.dtype)
         # The second grid dimension ends at 65,535 rows.
         for start in range(0, rows, 65535):
@@ -129,7 +130,7 @@ class CudaOps:
         dtype = dtype or self.dtype
         if dtype not in (self.dtype, "int8", "fp8"):
             raise ShapeError(f"new_pool: dtype {dtype!r}; must be {self.dtype}, int8 or fp8")
-        self._head_dim("new_pool", head_dim)
+        check_head_dim("new_pool", head_dim)
         scales = None
         if dtype == "int8":
             scales = self._xp.zeros((2, num_blocks, num_kv_heads, block_size), np.float32)
@@ -142,8 +143,8 @@ class CudaOps:
         checks.check_append(pool, k, v, slots)
         num_tokens, heads, head_dim = k.shape
         strides = (
-            np.int32(self._token_stride("append_kv", k)),
-            np.int32(self._token_stride("append_kv", v)),
+            np.int32(token_stride("append_kv", k)),
+            np.int32(token_stride("append_kv", v)),
         )
         args = (*_planes(pool), k, v, self._ids(slots), np.int32(num_tokens), np.int32(heads), *strides)
         grid = (_blocks(2 * num_tokens * heads, 128 * 8 // head_dim),)
@@ -174,8 +175,8 @@ class CudaOps:
     ) -> Array:
         operation = "contiguous_decode_attention"
         checks.check_contiguous(q, k, v, context_lens)
-        self._contiguous(operation, k, v)
-        self._head_dim(operation, k.shape[3])
+        check_whole(operation, k, v)
+        check_head_dim(operation, k.shape[3])
         longest = self._longest(context_lens) if max_context_len is None else max_context_len
         checks.check_max_context(operation, longest, k.shape[1])
         defines = {
@@ -201,7 +202,7 @@ class CudaOps:
             *_planes(pool),
             self._ids(block_table),
             *map(np.int32, sizes),
-            np.int32(self._token_stride("prefill_attention", q)),
+            np.int32(token_stride("prefill_attention", q)),
             np.int32(window or 0),
             np.float32(_LOG2_E / math.sqrt(head_dim)),
         )
@@ -236,7 +237,7 @@ class CudaOps:
             "quantise",
             f"dtype {dtype!r} with{'out' if scale is None else ''} a scale; int8 makes its own, fp8 needs one",
         )
-        self._contiguous("quantise", x)
+        check_whole("quantise", x)
         out = self._empty(x.shape, dtype)
         scales = self._xp.empty(x.shape[:-1], np.float32) if scale is None else scale
         self._eight_bit("quantise", (out, scales, x), x.shape, dtype)
@@ -250,7 +251,7 @@ class CudaOps:
             "dequantise",
             f"{values.shape} values with {scales.shape} scales; must be {wanted}",
         )
-        self._contiguous("dequantise", values, scales)
+        check_whole("dequantise", values, scales)
         out = self._empty(values.shape, self.dtype)
         self._eight_bit("dequantise", (out, values, scales), values.shape, dtype)
         return out
@@ -258,7 +259,7 @@ class CudaOps:
     def _eight_bit(
         self, kernel: str, arrays: tuple[Array, ...], shape: tuple[int, ...], dtype: Dtype
     ) -> None:
-        self._head_dim(kernel, shape[-1])
+        check_head_dim(kernel, shape[-1])
         rows = math.prod(shape[:-1])
         defines = {"HEAD_DIM": shape[-1], "KV": DTYPE_CODES[dtype]}
         grid = (_blocks(rows, 128 * 8 // shape[-1]),)
@@ -290,7 +291,7 @@ class CudaOps:
         sizes = (
             num_heads,
             kv_heads,
-            self._token_stride("decode_attention", q),
+            token_stride("decode_attention", q),
             table_stride,
             splits.split_tokens,
             window or 0,
@@ -384,74 +385,6 @@ class CudaOps:
 
     def _stream_blocks(self, words: int) -> int:
         return min(_blocks(words, 256), 16 * self._runtime.num_multiprocessors)
-
-    @staticmethod
-    def _contiguous(operation: str, *arrays: Array) -> None:
-        for x in arrays:
-            checks.require(x.flags.c_contiguous, operation, f"an array of {x.shape} that is not contiguous")
-
-    @staticmethod
-    def _head_dim(operation: str, head_dim: int) -> None:
-        checks.require(
-            head_dim in HEAD_DIMS,
-            operation,
-            f"heads of {head_dim}; the kernels have {HEAD_DIMS[0]} and {HEAD_DIMS[1]}",
-        )
-
-    @staticmethod
-    def _token_stride(operation: str, x: Array) -> int:
-        """Values from token to token of x[n, heads, d], whose tokens are contiguous and 16-byte aligned."""
-        size = x.itemsize
-        inner = x.strides[2] == size and (x.shape[1] == 1 or x.strides[1] == x.shape[2] * size)
-        checks.require(
-            inner and (x.shape[0] <= 1 or x.strides[0] % checks.WORD_BYTES == 0),
-            operation,
-            f"{x.shape} with strides {x.strides}; heads of a token must be contiguous, tokens aligned to 16 bytes",
-        )
-        return x.shape[1] * x.shape[2] if x.shape[0] <= 1 else x.strides[0] // size
-
-    @staticmethod
-    def _row_stride(operation: str, x: Array) -> int:
-        checks.require(
-            x.strides[1] == x.itemsize and (x.shape[0] <= 1 or x.strides[0] % checks.WORD_BYTES == 0),
-            operation,
-            f"{x.shape} with strides {x.strides}; rows must be contiguous and aligned to 16 bytes",
-        )
-        return x.shape[1] if x.shape[0] <= 1 else x.strides[0] // x.itemsize
-
-
-class CudaStreamOps:
-    """`hwbackend.ops.StreamOps` on a CUDA device, on the current stream."""
-
-    def __init__(self, runtime: Runtime | None = None) -> None:
-        self._runtime = runtime or CupyRuntime()
-        self._blocks = 16 * self._runtime.num_multiprocessors  # twice as many as are resident
-
-    def copy(self, dst: Array, src: Array) -> None:
-        words = checks.contiguous_words("copy", src)
-        checks.require(
-            dst.nbytes == src.nbytes, "copy", f"{src.nbytes} bytes to {dst.nbytes}; must be as many"
-        )
-        checks.contiguous_words("copy", dst)
-        self._launch("stream_copy", (dst, src, np.int64(words)))
-
-    def read(self, src: Array) -> Array:
-        """The exclusive or of what each block of threads read."""
-        digests = self._runtime.xp.empty(self._blocks, np.uint32)
-        self._launch("stream_read", (digests, src, np.int64(checks.contiguous_words("read", src))))
-        return digests
-
-    def write(self, dst: Array) -> None:
-        self._launch("stream_write", (dst, np.uint32(0), np.int64(checks.contiguous_words("write", dst))))
-
-    def flush(self, buffer: Array) -> None:
-        self._launch("flush", (buffer, np.int64(checks.contiguous_words("flush", buffer))))
-
-    def empty(self) -> None:
-        self._runtime.kernel("stream", "empty")((1,), (1,), ())
-
-    def _launch(self, kernel: str, args: Sequence[Any]) -> None:
-        self._runtime.kernel("stream", kernel)((self._blocks,), (256,), args)
 
 
 def _planes(pool: KvPool) -> tuple[Any, ...]:

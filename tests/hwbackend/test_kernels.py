@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hwbackend.kernels import reference
-from hwbackend.kernels.cuda_ops import CudaOps, CudaStreamOps
+from hwbackend.kernels.cuda_ops import CudaOps
+from hwbackend.kernels.cuda_stream import CudaStreamOps
 from hwbackend.kernels.cupy_runtime import CupyRuntime
 from hwbackend.kernels.splits import plan_splits
 from hwbackend.ops import ShapeError
