@@ -47,7 +47,7 @@ def test_every_flow_has_its_limit_or_a_bottleneck(network):
         assert demand.max_bytes_per_s is None or rate <= demand.max_bytes_per_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(networks())
 def test_water_that_rises_in_small_steps_comes_to_the_same(network):
     """An oracle that knows no levels: every flow grows by its weight's share of a drop while it still can."""
