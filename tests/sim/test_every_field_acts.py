@@ -84,7 +84,7 @@ OTHER_VALUES = {
     ],
     "policies.eviction": None,  # tested below, on a load with prefixes
     "policies.prefetch": None,  # it acts where KV is in host memory: tests/sim/test_paged_steps.py
-    # Bandwidths and latency act on transfers: tests/sim/test_replica_links.py.
+    # Bandwidths and latency act on transfers: tests/sim/test_link_scenarios.py.
     **dict.fromkeys(f"links.{name}" for name in LinksConfig.model_fields),
     "links.background": [[{"route": "load", "gb_per_s": 60, "duration_s": 1}]],
     "qos": None,  # tests/sim/qos/test_scenario.py
