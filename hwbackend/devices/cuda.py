@@ -107,10 +107,8 @@ class CudaDevice:
     @cached_property
     def ops(self) -> Ops:
         from hwbackend.kernels.cuda_ops import CudaOps  # noqa: PLC0415
-        from hwbackend.kernels.cupy_runtime import CupyRuntime  # noqa: PLC0415
 
-        runtime: Any = CupyRuntime()
-        return CudaOps(runtime, "float16")
+        return CudaOps(dtype="float16")
 
     @cached_property
     def identity(self) -> Identity:

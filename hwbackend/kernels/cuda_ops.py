@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from hwbackend.kernels import checks
 from hwbackend.kernels.cupy_runtime import CupyRuntime
-from hwbackend.kernels.launch import Grid, Runtime
+from hwbackend.kernels.decode_launch import CacheReads, launch_decode
+from hwbackend.kernels.launch import Runtime
+from hwbackend.kernels.launcher import NULL, STORAGE, Launcher, blocks_of, score_scale
 from hwbackend.kernels.layout import check_head_dim, check_whole, row_stride, token_stride
 from hwbackend.kernels.numpy_ops import rope_table
 from hwbackend.kernels.sources import DTYPE_CODES
-from hwbackend.kernels.splits import plan_splits
 from hwbackend.ops import Array, Dtype, KvPool, ShapeError
 
-_LOG2_E: Final = math.log2(math.e)
 _QUERY_TILE: Final = 64
 _KEY_TILE: Final = 64
-_NULL: Final = np.intp(0)
-_STORAGE: Final[dict[Dtype, Any]] = {
-    "float16": np.float16,
-    "bfloat16": np.uint16,
-    "int8": np.int8,
-    "fp8": np.uint8,
-}
 
 
 class CudaOps:
@@ -44,8 +36,9 @@ class CudaOps:
         if dtype not in ("float16", "bfloat16"):
             raise ShapeError(f"CudaOps: dtype {dtype!r}; the kernels compute in float16 or bfloat16")
         self.dtype: Dtype = dtype
-        self._runtime = runtime or CupyRuntime()
+        self._runtime: Runtime = runtime or CupyRuntime()
         self._xp = self._runtime.xp
+        self._launcher = Launcher(self._runtime, dtype)
 
     def to_values(self, x: Array) -> Array:
         xp = self._xp
@@ -64,12 +57,13 @@ class CudaOps:
         checks.require(x.shape == y.shape, "add", f"{x.shape} and {y.shape}; must be one shape")
         words = checks.contiguous_words("add", x)
         checks.contiguous_words("add", y)
-        self._launch("elementwise", "add", (self._stream_blocks(words),), 256, (x, y, np.int64(words)))
+        blocks = min(blocks_of(words, 256), 16 * self._runtime.num_multiprocessors)
+        self._launcher.launch("elementwise", "add", (blocks,), 256, (x, y, np.int64(words)))
 
     def matmul(self, x: Array, w: Array, out: Array | None = None) -> Array:
         checks.check_matmul(x, w)
         if out is None:
-            out = self._empty((x.shape[0], w.shape[1]), self.dtype)
+            out = self._launcher.empty((x.shape[0], w.shape[1]))
         check_whole("matmul", x, w, out)
         if out.size:
             self._runtime.gemm(x, w, out, self.dtype)
@@ -94,9 +88,9 @@ class CudaOps:
         checks.require(width % 8 == 0, "rms_norm", f"rows of {width}; must be a multiple of 8")
         check_whole("rms_norm", weight)
         stride = row_stride("rms_norm", x)
-        out = self._empty((rows, width), self.dtype)
+        out = self._launcher.empty((rows, width))
         args = (out, x, weight, np.int32(width // 8), np.int32(stride), np.float32(eps))
-        self._launch("elementwise", "rms_norm", (rows,), 256, args)
+        self._launcher.launch("elementwise", "rms_norm", (rows,), 256, args)
         return out
 
     def rope_table(self, max_positions: int, head_dim: int, theta: float) -> Array:
@@ -107,19 +101,19 @@ class CudaOps:
         strides = (np.int32(token_stride("rope", q)), np.int32(token_stride("rope", k)))
         heads = (np.int32(q.shape[1]), np.int32(k.shape[1]), np.int32(q.shape[2]))
         args = (q, k, self._ids(positions), table, *heads, *strides)
-        self._launch("elementwise", "rope", (q.shape[0],), 256, args)
+        self._launcher.launch("elementwise", "rope", (q.shape[0],), 256, args)
 
     def silu_mul(self, gate_up: Array) -> Array:
         checks.check_gate_up(gate_up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         checks.require(width % 8 == 0, "silu_mul", f"rows of {width}; must be a multiple of 8")
         check_whole("silu_mul", gate_up)
-        out = self._empty((rows, width), self.dtype)
+        out = self._launcher.empty((rows, width))
         # The second grid dimension ends at 65,535 rows.
         for start in range(0, rows, 65535):
             part = slice(start, min(start + 65535, rows))
-            grid = (_blocks(width // 8, 256), part.stop - part.start)
-            self._launch(
+            grid = (blocks_of(width // 8, 256), part.stop - part.start)
+            self._launcher.launch(
                 "elementwise", "silu_mul", grid, 256, (out[part], gate_up[part], np.int32(width // 8))
             )
         return out
@@ -137,7 +131,7 @@ class CudaOps:
         elif dtype == "fp8":
             scales = self._xp.ones(2, np.float32)
         shape = (2, num_blocks, block_size, num_kv_heads, head_dim)
-        return KvPool(self._xp.zeros(shape, _STORAGE[dtype]), scales, dtype)
+        return KvPool(self._xp.zeros(shape, STORAGE[dtype]), scales, dtype)
 
     def append_kv(self, pool: KvPool, k: Array, v: Array, slots: Array) -> None:
         checks.check_append(pool, k, v, slots)
@@ -147,8 +141,8 @@ class CudaOps:
             np.int32(token_stride("append_kv", v)),
         )
         args = (*_planes(pool), k, v, self._ids(slots), np.int32(num_tokens), np.int32(heads), *strides)
-        grid = (_blocks(2 * num_tokens * heads, 128 * 8 // head_dim),)
-        self._launch("kv_cache", "append_kv", grid, 128, args, **self._pool_defines(pool))
+        grid = (blocks_of(2 * num_tokens * heads, 128 * 8 // head_dim),)
+        self._launcher.launch("kv_cache", "append_kv", grid, 128, args, **self._pool_defines(pool))
 
     def decode_attention(
         self,
@@ -166,9 +160,14 @@ class CudaOps:
         capacity = block_tables.shape[1] * pool.block_size
         checks.check_max_context("decode_attention", longest, capacity)
         seen = longest if window is None else min(longest, window)
-        layout = (self._ids(block_tables), block_tables.shape[1], pool.num_kv_heads)
-        defines = self._pool_defines(pool)
-        return self._decode(q, _planes(pool), layout, self._ids(context_lens), seen, window, defines)
+        cache = CacheReads(
+            planes=_planes(pool),
+            tables=self._ids(block_tables),
+            table_stride=block_tables.shape[1],
+            num_kv_heads=pool.num_kv_heads,
+            defines=self._pool_defines(pool),
+        )
+        return launch_decode(self._launcher, q, cache, self._ids(context_lens), seen, window)
 
     def contiguous_decode_attention(
         self, q: Array, k: Array, v: Array, context_lens: Array, *, max_context_len: int | None = None
@@ -179,14 +178,14 @@ class CudaOps:
         check_head_dim(operation, k.shape[3])
         longest = self._longest(context_lens) if max_context_len is None else max_context_len
         checks.check_max_context(operation, longest, k.shape[1])
-        defines = {
-            "HEAD_DIM": k.shape[3],
-            "KV": DTYPE_CODES[self.dtype],
-            "BLOCK_SIZE": 0,
-        }
-        layout = (_NULL, k.shape[1], k.shape[2])
-        planes = (k, v, _NULL, _NULL)
-        return self._decode(q, planes, layout, self._ids(context_lens), longest, None, defines)
+        cache = CacheReads(
+            planes=(k, v, NULL, NULL),
+            tables=NULL,
+            table_stride=k.shape[1],
+            num_kv_heads=k.shape[2],
+            defines={"HEAD_DIM": k.shape[3], "KV": DTYPE_CODES[self.dtype], "BLOCK_SIZE": 0},
+        )
+        return launch_decode(self._launcher, q, cache, self._ids(context_lens), longest, None)
 
     def prefill_attention(
         self, q: Array, pool: KvPool, block_table: Array, context_len: int, *, window: int | None = None
@@ -194,7 +193,7 @@ class CudaOps:
         checks.check_prefill(q, pool, block_table, context_len)
         checks.check_window("prefill_attention", window)
         num_tokens, num_heads, head_dim = q.shape
-        out = self._empty(q.shape, self.dtype)
+        out = self._launcher.empty(q.shape)
         sizes = (num_tokens, context_len, num_heads, pool.num_kv_heads)
         args = (
             out,
@@ -204,12 +203,12 @@ class CudaOps:
             *map(np.int32, sizes),
             np.int32(token_stride("prefill_attention", q)),
             np.int32(window or 0),
-            np.float32(_LOG2_E / math.sqrt(head_dim)),
+            score_scale(head_dim),
         )
         shared_bytes = 2 * 2 * _KEY_TILE * head_dim * 2
-        grid = (_blocks(num_tokens, _QUERY_TILE), num_heads)
+        grid = (blocks_of(num_tokens, _QUERY_TILE), num_heads)
         defines = self._pool_defines(pool)
-        self._launch(
+        self._launcher.launch(
             "prefill_attention", "prefill_attention", grid, 128, args, shared_bytes=shared_bytes, **defines
         )
         return out
@@ -238,7 +237,7 @@ class CudaOps:
             f"dtype {dtype!r} with{'out' if scale is None else ''} a scale; int8 makes its own, fp8 needs one",
         )
         check_whole("quantise", x)
-        out = self._empty(x.shape, dtype)
+        out = self._launcher.empty(x.shape, dtype)
         scales = self._xp.empty(x.shape[:-1], np.float32) if scale is None else scale
         self._eight_bit("quantise", (out, scales, x), x.shape, dtype)
         return out, scales
@@ -252,7 +251,7 @@ class CudaOps:
             f"{values.shape} values with {scales.shape} scales; must be {wanted}",
         )
         check_whole("dequantise", values, scales)
-        out = self._empty(values.shape, self.dtype)
+        out = self._launcher.empty(values.shape)
         self._eight_bit("dequantise", (out, values, scales), values.shape, dtype)
         return out
 
@@ -262,64 +261,8 @@ class CudaOps:
         check_head_dim(kernel, shape[-1])
         rows = math.prod(shape[:-1])
         defines = {"HEAD_DIM": shape[-1], "KV": DTYPE_CODES[dtype]}
-        grid = (_blocks(rows, 128 * 8 // shape[-1]),)
-        self._launch("quantise", kernel, grid, 128, (*arrays, np.int32(rows)), **defines)
-
-    def _decode(
-        self,
-        q: Array,
-        planes: tuple[Any, ...],
-        layout: tuple[Any, int, int],
-        context_lens: Array,
-        seen: int,
-        window: int | None,
-        defines: dict[str, int],
-    ) -> Array:
-        """layout: block tables, their width (contiguous: capacity of a sequence), KV heads; seen: most tokens."""
-        tables, table_stride, kv_heads = layout
-        batch, num_heads, head_dim = q.shape
-        group = num_heads // kv_heads
-        rows = 8 if group <= 8 else 16
-        columns = kv_heads * _blocks(group, rows)
-        block_size = defines["BLOCK_SIZE"] or None
-        splits = plan_splits(batch * columns, seen, block_size, self._runtime.num_multiprocessors)
-        xp, out = self._xp, self._empty(q.shape, self.dtype)
-        parts = (_NULL, _NULL)
-        if splits.num_splits > 1:
-            shape = (batch, num_heads, splits.num_splits)
-            parts = (xp.empty((*shape, head_dim), np.float32), xp.empty((*shape, 2), np.float32))
-        sizes = (
-            num_heads,
-            kv_heads,
-            token_stride("decode_attention", q),
-            table_stride,
-            splits.split_tokens,
-            window or 0,
-        )
-        scale = np.float32(_LOG2_E / math.sqrt(head_dim))
-        args = (out, *parts, q, *planes, tables, context_lens, *map(np.int32, sizes), scale)
-        self._launch(
-            "decode_attention",
-            "decode_attention",
-            (splits.num_splits, columns, batch),
-            128,
-            args,
-            shared_bytes=splits.table_bytes,
-            ROWS=rows,
-            **defines,
-        )
-        if splits.num_splits > 1:
-            merge = (splits.num_splits, splits.split_tokens, window or 0)
-            self._launch(
-                "decode_attention",
-                "merge_splits",
-                (num_heads, batch),
-                head_dim,
-                (out, *parts, context_lens, *map(np.int32, merge)),
-                ROWS=rows,
-                **defines,
-            )
-        return out
+        grid = (blocks_of(rows, 128 * 8 // shape[-1]),)
+        self._launcher.launch("quantise", kernel, grid, 128, (*arrays, np.int32(rows)), **defines)
 
     def _move(
         self, source: KvPool, target: KvPool, source_ids: Array | None, target_ids: Array | None
@@ -338,44 +281,21 @@ class CudaOps:
             args = (
                 new,
                 old,
-                _NULL if target_ids is None else self._ids(target_ids),
-                _NULL if source_ids is None else self._ids(source_ids),
+                NULL if target_ids is None else self._ids(target_ids),
+                NULL if source_ids is None else self._ids(source_ids),
                 np.int32(new.shape[1]),
                 np.int32(old.shape[1]),
                 np.int32(words),
             )
-            self._launch("blocks", "move_blocks", (len(ids), 2, _blocks(words, 4 * 256)), 256, args)
-
-    def _launch(
-        self,
-        source: str,
-        kernel: str,
-        grid: Grid,
-        threads: int,
-        args: Sequence[Any],
-        *,
-        shared_bytes: int = 0,
-        **defines: int,
-    ) -> None:
-        if math.prod(grid) == 0:
-            return
-        if source != "blocks":  # which moves bytes, whatever they mean
-            defines["ACT"] = DTYPE_CODES[self.dtype]
-        compiled = self._runtime.kernel(source, kernel, **defines)
-        compiled(grid, (threads,), args, shared_bytes=shared_bytes)
+            self._launcher.launch(
+                "blocks", "move_blocks", (len(ids), 2, blocks_of(words, 4 * 256)), 256, args
+            )
 
     def _pool_defines(self, pool: KvPool) -> dict[str, int]:
         checks.require(
             pool.dtype in (self.dtype, "int8", "fp8"), "pool", f"{pool.dtype} values with ops of {self.dtype}"
         )
-        return {
-            "HEAD_DIM": pool.head_dim,
-            "KV": DTYPE_CODES[pool.dtype],
-            "BLOCK_SIZE": pool.block_size,
-        }
-
-    def _empty(self, shape: tuple[int, ...], dtype: Dtype) -> Array:
-        return self._xp.empty(shape, _STORAGE[dtype])
+        return {"HEAD_DIM": pool.head_dim, "KV": DTYPE_CODES[pool.dtype], "BLOCK_SIZE": pool.block_size}
 
     def _ids(self, ids: Array) -> Array:
         return self._xp.ascontiguousarray(ids, dtype=np.int32)
@@ -383,15 +303,8 @@ class CudaOps:
     def _longest(self, context_lens: Array) -> int:
         return int(context_lens.max()) if context_lens.size else 0
 
-    def _stream_blocks(self, words: int) -> int:
-        return min(_blocks(words, 256), 16 * self._runtime.num_multiprocessors)
-
 
 def _planes(pool: KvPool) -> tuple[Any, ...]:
     """Addresses of keys, values and their scales."""
-    scales = (_NULL, _NULL) if pool.scales is None else (pool.scales[:1], pool.scales[1:])
+    scales = (NULL, NULL) if pool.scales is None else (pool.scales[:1], pool.scales[1:])
     return pool.data[0], pool.data[1], *scales
-
-
-def _blocks(work: int, each: int) -> int:
-    return -(-work // each)

@@ -38,7 +38,7 @@ class CupyRuntime:
         self._one = {np.float32: np.ones(1, np.float32), np.int32: np.ones(1, np.int32)}
         self._zero = {np.float32: np.zeros(1, np.float32), np.int32: np.zeros(1, np.int32)}
 
-    def kernel(self, source_name: str, name: str, **defines: int) -> Kernel:
+    def kernel(self, source_name: str, name: str, /, **defines: int) -> Kernel:
         """Compile at the first call, for the architecture of the device; CuPy keeps the result on disk too."""
         key = (source_name, name, *sorted(defines.items()))
         found = self._kernels.get(key)

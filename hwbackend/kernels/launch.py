@@ -22,7 +22,7 @@ class Runtime(Protocol):
     xp: Any
     num_multiprocessors: int
 
-    def kernel(self, source: str, name: str, **defines: int) -> Kernel:
+    def kernel(self, source: str, name: str, /, **defines: int) -> Kernel:
         """Kernel `name` of `source`.cu compiled with these macros; compiled once."""
         ...
 
