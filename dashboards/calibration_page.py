@@ -22,7 +22,7 @@ from calibration.profile_text import residual_lines
 from calibration.tables import Table
 from dashboards import theme
 from dashboards.figures import axis_style, blank
-from dashboards.page import Plot, page, plot_html, section, text
+from dashboards.page import Plot, facts_list, page, plain_table, plot_html, section, text
 from hwbackend.microbench.bench import Result
 from hwbackend.samples import read_samples
 from sim.profile import Device, Profile
@@ -145,10 +145,7 @@ def _device(device: Device, facts: dict[str, Any]) -> str:
         "source": device.source,
         **{key: value for key, value in facts.items() if value is not None},
     }
-    items = "".join(
-        f"<dt>{text(key.replace('_', ' '))}</dt><dd>{text(value)}</dd>" for key, value in rows.items()
-    )
-    return f"<dl>{items}</dl>"
+    return facts_list(rows)
 
 
 def _disturbed(results: Sequence[Result]) -> str:
@@ -165,8 +162,7 @@ def _disturbed(results: Sequence[Result]) -> str:
 
 
 def _points(results: Sequence[Result]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in ("benchmark", "point", "us", "noise", "GB/s", "GFLOP/s"))
-    body = []
+    rows = []
     for result in results:
         cells = [result.benchmark, _words(result)]
         if result.measurement is None:
@@ -179,8 +175,8 @@ def _points(results: Sequence[Result]) -> str:
             )
             cells += [f"{1e6 * summary.median_s:,.1f}", f"{summary.relative_noise:.1%}"]
             cells += [f"{rate:,.1f}" if rate else "" for rate in rates]
-        body.append("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in cells) + "</tr>")
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        rows.append(cells)
+    table = plain_table(["benchmark", "point", "us", "noise", "GB/s", "GFLOP/s"], rows)
     return f"<details><summary>{len(results)} points</summary>{table}</details>"
 
 

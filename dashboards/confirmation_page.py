@@ -6,7 +6,7 @@ Made from confirmation.json alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dashboards import theme
 from dashboards.figures import blank
-from dashboards.page import Plot, page, plot_html, section, text
+from dashboards.page import Plot, facts_list, page, plain_table, plot_html, section, text
 from workloads.errors import ConfigError
 from workloads.replacing import replacing
 
@@ -172,7 +172,7 @@ def _comparison_table(document: ConfirmationDocument) -> str:
         gain = "" if not one.judged else ("held" if one.gain_held else "did not hold")
         name = f"{one.arm} against {one.base}"
         rows.append([name, f"{one.gain_simulated:+.1%}", f"{one.gain_measured:+.1%}", noise, held, gain])
-    return _table(["arms", "simulated", "measured", "noise", "ordering", "gain"], rows)
+    return plain_table(["arms", "simulated", "measured", "noise", "ordering", "gain"], rows)
 
 
 def _arm_tables(document: ConfirmationDocument) -> str:
@@ -187,7 +187,7 @@ def _arm_tables(document: ConfirmationDocument) -> str:
             cells = [f"{simulated:.1f}", f"{arm.measured[name]:.1f}", between, f"{arm.error[name]:+.1%}"]
             rows.append([name, *cells, within, each])
         head = ["metric", "simulated", "measured", "95% interval", "error", "within", "repetitions"]
-        parts.append(f"<h3>{text(arm.name)}</h3>{_table(head, rows)}")
+        parts.append(f"<h3>{text(arm.name)}</h3>{plain_table(head, rows)}")
     return "".join(parts)
 
 
@@ -198,13 +198,4 @@ def _calibration(calibration: Mapping[str, Any]) -> str:
 def _facts(device: Mapping[str, Any]) -> str:
     facts = {**device, **device.get("facts", {})}
     shown = {key: value for key, value in facts.items() if key != "facts" and value is not None}
-    items = "".join(
-        f"<dt>{text(key.replace('_', ' '))}</dt><dd>{text(value)}</dd>" for key, value in shown.items()
-    )
-    return f"<dl>{items}</dl>"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    titles = "".join(f"<th>{text(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+    return facts_list(shown)

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -65,6 +65,21 @@ def section(title: str, *parts: str) -> str:
     """A part of the page; nothing where it would be empty."""
     body = "\n".join(part for part in parts if part)
     return f"<section><h2>{text(title)}</h2>\n{body}\n</section>" if body else ""
+
+
+def facts_list(facts: Mapping[str, object]) -> str:
+    """What is known of one thing, name by name."""
+    items = "".join(
+        f"<dt>{text(name.replace('_', ' '))}</dt><dd>{text(value)}</dd>" for name, value in facts.items()
+    )
+    return f"<dl>{items}</dl>"
+
+
+def plain_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of words and numbers under a row of names."""
+    names = "".join(f"<th>{text(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def legend(names: Sequence[str]) -> str:
