@@ -89,6 +89,17 @@ costs = st.builds(
     per_prefill_token_ns=st.sampled_from([0, 11, 50]),
     sliding_window=st.sampled_from([None, None, 5, 24]),
 )
+steep_costs = st.builds(
+    AffineCost,
+    base_ns=st.sampled_from([50, 100]),
+    per_seq_ns=st.integers(0, 20),
+    per_context_ns=st.integers(0, 3),
+    per_window_ns=st.integers(0, 3),
+    per_prefill_token_ns=st.integers(0, 9),
+    per_prefill_context_ns=st.integers(0, 2),
+    sliding_window=st.sampled_from([None, 7, 30]),
+)
+"""Prices in which every term weighs: for engines that are written out naively."""
 allocators = st.one_of(
     st.builds(
         Contiguous, reserve=st.sampled_from(["max", "exact", "power_of_two"]), placement=st.just("best_fit")

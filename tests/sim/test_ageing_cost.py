@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sim.cost.build import compile_cost
 from sim.kv.compression import KvCompression
-from sim.model import ModelSpec, load_model
+from sim.model import load_model
 from sim.profile import HostOverhead, load_profile
 from tests.sim.doubles import TINY, ClosedFormProfile
 from workloads.errors import ConfigError
@@ -157,11 +157,7 @@ def test_pruned_layers_read_less():
 
 
 def test_a_window_is_that_of_a_model_that_has_one():
-    windowed = ModelSpec(
-        **{f: getattr(TINY, f) for f in TINY.__slots__ if f not in ("sliding_window", "num_window_layers")},
-        sliding_window=128,
-        num_window_layers=3,
-    )
+    windowed = replace(TINY, sliding_window=128, num_window_layers=3)
     own, given_one = (
         compiled(model=windowed),
         compiled(KvCompression(recent_tokens=128, older_kept=Fraction(0))),

@@ -20,6 +20,7 @@ from sim.metrics import itl_statistics, peak_output_tokens_per_s
 from tests.sim.doubles import AffineCost, constant_cost
 from tests.sim.engines import run, trace_of
 from tests.sim.reference import chunked_engine
+from tests.sim.strategies import steep_costs
 
 COST = AffineCost(base_ns=100, per_seq_ns=10, per_prefill_token_ns=1)
 
@@ -71,16 +72,7 @@ loads = st.lists(
     budget=st.integers(6, 80),
     block_size=st.integers(1, 9),
     blocks=st.integers(84, 140),
-    cost=st.builds(
-        AffineCost,
-        base_ns=st.sampled_from([50, 100]),
-        per_seq_ns=st.integers(0, 20),
-        per_context_ns=st.integers(0, 3),
-        per_window_ns=st.integers(0, 3),
-        per_prefill_token_ns=st.integers(0, 9),
-        per_prefill_context_ns=st.integers(0, 2),
-        sliding_window=st.sampled_from([None, 7, 30]),
-    ),
+    cost=steep_costs,
 )
 def test_equals_a_naive_engine(load, seats, budget, block_size, blocks, cost):
     """Every lifecycle time of every request, and every gap between tokens."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from workloads.context.full import Full
 from workloads.context.sliding_window import SlidingWindow
 from workloads.context.summary import Summary
@@ -80,4 +78,4 @@ def prefixes(text: Text, block: int, tokens: int | None = None) -> list[tuple]:
 
 
 def divisors(number: int) -> list[int]:
-    return [d for d in range(1, math.isqrt(number) + 1) if number % d == 0] + [number]
+    return [d for d in range(1, number + 1) if number % d == 0]

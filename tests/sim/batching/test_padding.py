@@ -10,17 +10,8 @@ from sim.batching.static_batch import StaticBatch
 from sim.metrics import padding
 from tests.sim.doubles import AffineCost, constant_cost
 from tests.sim.engines import run, trace_of, with_prefixes
+from tests.sim.strategies import steep_costs
 
-costs = st.builds(
-    AffineCost,
-    base_ns=st.sampled_from([50, 100]),
-    per_seq_ns=st.integers(0, 20),
-    per_context_ns=st.integers(0, 3),
-    per_window_ns=st.integers(0, 3),
-    per_prefill_token_ns=st.integers(0, 9),
-    per_prefill_context_ns=st.integers(0, 2),
-    sliding_window=st.sampled_from([None, 7, 30]),
-)
 loads = st.lists(st.tuples(st.just(0), st.integers(1, 40), st.integers(1, 25)), min_size=1, max_size=20)
 
 
@@ -50,7 +41,7 @@ def rectangles(load, size, budget, cost):
 
 
 @settings(max_examples=200, deadline=None)
-@given(load=loads, size=st.integers(1, 6), budget=st.integers(64, 150), cost=costs, fast=st.booleans())
+@given(load=loads, size=st.integers(1, 6), budget=st.integers(64, 150), cost=steep_costs, fast=st.booleans())
 def test_a_padded_batch_is_a_rectangle(load, size, budget, cost, fast):
     requests, logs = run(
         trace_of(*load),

@@ -118,7 +118,7 @@ def test_a_bad_row_is_named_with_its_line(path, line, message):
     path.write_text(CSV + line + "\n")
     with pytest.raises(TraceFormatError) as caught:
         read_allocations(path)
-    assert caught.value.line == 9 or message == "not CSV"
+    assert caught.value.line == 9
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -190,7 +190,6 @@ def test_every_series_adds_up(trace, config, capacity, unit):
         assert config.name == "contiguous"
         return
     found = replay(trace, allocator)
-    asked = found.failures.copy()
     live: set[int] = set()
     failed = 0
     for at, (_, is_alloc, item) in enumerate(trace):
@@ -200,7 +199,7 @@ def test_every_series_adds_up(trace, config, capacity, unit):
         if not is_alloc:
             live.discard(item)
         assert found.stored[at] == sum(int(trace.num_bytes[item]) for item in live)
-    assert np.all(np.diff(asked) >= 0)
+    assert np.all(np.diff(found.failures) >= 0)
     assert np.all(found.stored <= found.used)
     assert np.all(found.used <= found.capacity_bytes)
     assert np.all((found.fragmentation >= 0) & (found.fragmentation <= 1))

@@ -73,7 +73,7 @@ def token_share(allocator: str) -> float:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_share_of_memory_that_holds_tokens_is_as_published(name):
     allocator, share = PUBLISHED[name]
-    assert token_share(json.dumps(allocator)) == pytest.approx(share, abs=0.10)
+    assert token_share(json.dumps(allocator)) == pytest.approx(share, abs=0.03)
 
 
 def test_the_order_is_as_published():

@@ -128,9 +128,7 @@ def test_two_low_windows_running_move_half_of_what_is_idle_elsewhere():
 def test_a_window_without_requests_ends_a_row_of_low_ones():
     memory = strict()
     fill_windows(memory, 2)
-    memory.now_ns = (
-        4 * MINUTE_NS
-    )  # nobody came in the third minute... but the second low one had ended by then
+    memory.now_ns = 4 * MINUTE_NS  # nobody came in the fourth minute, but two low ones had ended before it
     opened(memory, 9, first=999)
     assert owned(memory) == [37, 23]
     memory = strict(windows=3)

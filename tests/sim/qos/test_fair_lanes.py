@@ -36,9 +36,6 @@ def test_backlogged_tiers_get_tokens_in_proportion(prompts, share, budget):
     stepper = Stepper(core)
     longest = [max((n for n, t in prompts if t == lane), default=0) for lane in (0, 1)]
     bound = sum(most / weight for most, weight in zip(longest, weights, strict=True)) + 1e-6
-    last = {}
-    for place, (_, tenant) in enumerate(sorted(prompts, key=lambda p: p[1])):
-        last[tenant] = place
     while stepper.step():
         pass
     left = [sum(t == lane for _, t in prompts) for lane in (0, 1)]

@@ -179,7 +179,6 @@ def test_text():
             "policies.router={name: prefix_affinity, signal: cached}",
             r"policies.router: prefix_affinity with signal cached",
         ),
-        ("engine.enable_prefix_caching=false", None),
         (
             "qos.tiers.gold={share: 0.4, ttl_s: 3, eviction: ttl}",
             r"qos.tiers.gold.ttl_s: its eviction, ttl, has a time of its own",
@@ -187,13 +186,14 @@ def test_text():
     ],
 )
 def test_mistakes_are_one_line(override, message):
-    if message is None:
-        with pytest.raises(ConfigError, match=r"qos.tiers.gold.ttl_s: acts on a prefix cache"):
-            load_scenario(BASE, [override, "qos.tiers.gold.ttl_s=3"])
-        return
     with pytest.raises(ConfigError, match=message) as error:
         load_scenario(BASE, [override])
     assert "\n" not in str(error.value)
+
+
+def test_policies_of_caches_need_a_prefix_cache():
+    with pytest.raises(ConfigError, match=r"qos.tiers.gold.ttl_s: acts on a prefix cache"):
+        load_scenario(BASE, ["engine.enable_prefix_caching=false", "qos.tiers.gold.ttl_s=3"])
 
 
 def test_shares_of_more_than_there_is_need_soft_isolation():
