@@ -147,7 +147,7 @@ tiers = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     requests=requests,
     tenants=st.lists(st.integers(0, 1), min_size=30, max_size=30),

@@ -71,7 +71,7 @@ def outcome(requests, cost, at_steps, chained, leaving, background, latency_ns, 
     return done, logs, network, moving
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(**runs)
 def test_fast_forward_changes_nothing(**choices):
     done, logs, network, moving = outcome(**choices, fast=True)
