@@ -1,13 +1,15 @@
 """A decision made in simulation, repeated on a device: how far the metrics were off, and whether the winner held.
 
 Every arm runs several times on the device, in turns with the others and with calibration, and once in simulation, on
-the same requests at the same times. Per metric: the simulated value, the mean of the measured ones with Student's
-interval over the repetitions, and the relative error. Gains are an arm's against another's, paired by repetition; a
-gain is positive where the second arm is better. Its noise is half the width of the interval of the measured one.
+the same requests at the same times. Per metric: the simulated value, at the pace that the machine had beside each run,
+the mean of the measured ones with Student's interval over the repetitions, and the relative error. Gains are an arm's
+against another's, positive where the second arm is better: measured ones paired by repetition, simulated ones at one
+pace for all arms, so that no drift of the machine is taken for a gain. The noise of a gain is half the width of the
+interval of the measured one.
 
 An ordering holds where simulated and measured gain have the same sign; it is judged only where the simulated gain
-exceeds the noise. A gain holds where the simulated one lies in the measured interval, or the measured one is at least
-half and at most twice the simulated.
+exceeds the noise, and so never from one repetition. Where nothing is judged, nothing is said to hold. A gain holds
+where the simulated one lies in the measured interval, or the measured one is at least half and at most twice as much.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from hwbackend.harness import DISTURBED
 from sim.errors import ConfigError
 from sim.profile import Profile
 from sim.simulation import Result
-from sim.studies.arms import build_arms
+from sim.studies.arms import ArmScenario, build_arms
 from sim.studies.observations import higher_is_better
 from sim.studies.statistics import CONFIDENCE, t_half_width
 from workloads.build import Workload
@@ -64,6 +66,7 @@ _CLOSED_LOOP_S: Final = 6.0  # expected of a load whose arrivals do not say how 
 class ArmOutcome:
     """One arm. `interval` is of the measured mean, None with one repetition; `within` says what keeps its tolerance.
 
+    at_one_pace   simulated metrics at the pace that all arms share
     others_share  of the machine's cores, busy with other work, in each repetition
     """
 
@@ -76,6 +79,7 @@ class ArmOutcome:
     within: Mapping[str, bool]
     repetitions: Sequence[Mapping[str, float]]
     simulations: Sequence[Mapping[str, float]]
+    at_one_pace: Mapping[str, float]
     others_share: Sequence[float]
     steps: int
     replayed_steps: int
@@ -117,12 +121,19 @@ class Outcome:
         return [one for one in self.comparisons if one.judged]
 
     @property
-    def ordering_held(self) -> bool:
-        return all(one.ordering_held for one in self.judged)
+    def ordering_held(self) -> bool | None:
+        """Whether every judged ordering held; None where none was judged."""
+        return all(one.ordering_held for one in self.judged) if self.judged else None
 
     @property
-    def gain_held(self) -> bool:
-        return all(one.gain_held for one in self.judged)
+    def gain_held(self) -> bool | None:
+        """Whether every judged gain held; None where none was judged."""
+        return all(one.gain_held for one in self.judged) if self.judged else None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the device said no to something that was judged."""
+        return self.ordering_held is False or self.gain_held is False
 
     @property
     def accurate(self) -> bool:
@@ -197,6 +208,7 @@ def confirm(
         raise ConfigError(f"--repetitions {repetitions}: give at least 1")
     began = perf_counter()
     scenarios = build_arms(source, vary, overrides, seed)
+    _check_arms(scenarios)
     profile = device_profile(device)
     runs = Confirmation(scenarios, device, profile, say, listed)
     aside_s = CALIBRATION_SHARE * (budget_s or _expected_s(runs, repetitions))
@@ -209,7 +221,10 @@ def confirm(
         say(f"calibrated: median error of a step {runs.fit.median_error:.1%}, P90 {runs.fit.p90_error:.1%}")
     _rounds(runs, repetitions, aside_s / 2, math.inf if budget_s is None else began + budget_s)
     simulated = [runs.simulate(one) for one in runs.arms]
-    arms = [_arm(one, result) for one, result in zip(runs.arms, simulated, strict=True)]
+    arms = [
+        _arm(one, results, runs.simulate_at_one_pace(one))
+        for one, results in zip(runs.arms, simulated, strict=True)
+    ]
     comparisons = [_compare(arm, base, metric) for base, arm in itertools.combinations(arms, 2)]
     return Outcome(
         device=_device_facts(device),
@@ -256,7 +271,16 @@ def _rounds(runs: Confirmation, repetitions: int, probes_s: float, end: float) -
     runs.probe(probe_s)
 
 
-def _arm(one: ArmRuns, simulated: Sequence[Result]) -> ArmOutcome:
+def _check_arms(scenarios: Sequence[ArmScenario]) -> None:
+    """Refuse what makes no difference to one engine, which is all that a device runs."""
+    for path in scenarios[0].set:
+        if path.startswith(("policies.router", "cluster.")):
+            raise ConfigError(
+                f"--vary {path}: acts among replicas, and a device runs one engine; use `compare`"
+            )
+
+
+def _arm(one: ArmRuns, simulated: Sequence[Result], at_one_pace: Result) -> ArmOutcome:
     repetitions = [_metrics(result) for result in one.results]
     simulations = [_metrics(result) for result in simulated]
     expected, measured, interval = {}, {}, {}
@@ -277,6 +301,7 @@ def _arm(one: ArmRuns, simulated: Sequence[Result]) -> ArmOutcome:
         within={name: abs(error[name]) <= limit for name, limit in TOLERANCE.items()},
         repetitions=repetitions,
         simulations=simulations,
+        at_one_pace=_metrics(at_one_pace),
         others_share=one.others_share,
         steps=sum(result.summary["sim"]["steps"] for result in one.results),
         replayed_steps=one.replayed_steps,
@@ -294,13 +319,11 @@ def _metrics(result: Result) -> dict[str, float]:
 
 
 def _compare(arm: ArmOutcome, base: ArmOutcome, metric: str) -> Comparison:
-    simulated = float(
-        np.mean([_gain(a, b, metric) for a, b in zip(arm.simulations, base.simulations, strict=True)])
-    )
+    simulated = _gain(arm.at_one_pace, base.at_one_pace, metric)
     gains = [_gain(a, b, metric) for a, b in zip(arm.repetitions, base.repetitions, strict=True)]
     measured, half = float(np.mean(gains)), t_half_width(gains)
     noise = None if math.isinf(half) else half
-    judged = noise is None or abs(simulated) > noise
+    judged = noise is not None and abs(simulated) > noise
     held = (simulated > 0) == (measured > 0)
     inside = noise is not None and abs(simulated - measured) <= noise
     alike = held and _HALF <= measured / simulated <= _TWICE if simulated else False
@@ -331,7 +354,7 @@ def _notes(
     """What a reader of the numbers should know."""
     found = []
     if len(arms[0].repetitions) == 1:
-        found.append("one repetition: nothing is known of the noise, and every ordering is judged")
+        found.append("one repetition: nothing is known of the noise, and no ordering is judged")
     found += [
         f"{one.arm} against {one.base}: a simulated gain of {one.gain_simulated:+.1%} is within the noise of "
         f"{one.noise:.1%}, so its ordering is not judged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,8 @@ def confirm(
     """Run the arms of a comparison in simulation and on the device, and say whether the decision held.
 
     The miniature engine runs a transformer with random weights under the simulator's own policies. Exit code 1 where
-    an ordering or a gain did not hold; both are judged only where the simulated gain exceeds the noise of the device.
+    an ordering or a gain did not hold; both are judged only where the simulated gain exceeds the noise of the device,
+    and where nothing is judged the answer is neither.
 
     Parameters
     ----------
@@ -78,6 +80,10 @@ def confirm(
         check_replaceable(out, CONFIRMATION)
     elif report:
         raise ConfigError("--report: needs --out DIR, where report.html goes")
+    if scenario not in SHIPPED and not Path(scenario).is_file():
+        raise ConfigError(
+            f"{scenario}: no such file, nor a shipped confirmation; shipped are {', '.join(SHIPPED)}"
+        )
     listed = None if profile is None else load_profile(profile)
     opened = open_device(device)
     try:
@@ -112,4 +118,11 @@ def confirm(
         print(markdown_table([(Path(scenario).stem, outcome)]))
     else:
         print(outcome_lines(outcome))
-    return 0 if outcome.ordering_held and outcome.gain_held else 1
+    return int(outcome.refuted)
+
+
+def _check_there(scenario: str, shipped: Collection[str]) -> None:
+    if scenario not in shipped and not Path(scenario).is_file():
+        raise ConfigError(
+            f"{scenario}: no such file, nor a shipped confirmation; shipped are {', '.join(shipped)}"
+        )

@@ -157,9 +157,15 @@ class Confirmation:
         scenario = one.arm.scenario
         results = []
         for probe in one.probes:
-            cost = self._price(one, probe)
+            cost = self._price(one, self.pace(probe))
             results.append(simulate(scenario, self._service(scenario, cost), self.load))
         return results
+
+    def simulate_at_one_pace(self, one: ArmRuns) -> Result:
+        """The arm in simulation, at the prices of the whole fit."""
+        scenario = one.arm.scenario
+        cost = self._price(one, 1.0)
+        return simulate(scenario, self._service(scenario, cost), self.load)
 
     def pace(self, probe: int) -> float:
         """How long the steps of this probe and of the next took, by the prices of the whole fit."""
@@ -171,7 +177,7 @@ class Confirmation:
 
     def _run(self, one: ArmRuns) -> None:
         scenario, probe = one.arm.scenario, len(self._probes) - 1
-        cost = self._price(one, probe)
+        cost = self._price(one, self.pace(probe))
         service = self._service(scenario, cost)
         began, before = perf_counter(), self.device.condition()
         result = simulate(scenario, service, self.load, server=one.server)
@@ -192,10 +198,10 @@ class Confirmation:
         busy = f", others had {others:.0%} of the cores" if others > DISTURBED else ""
         self._say(f"{one.arm.name}: {perf_counter() - began:.1f} s, mean E2EL {e2el:.1f} ms{busy}")
 
-    def _price(self, one: ArmRuns, probe: int) -> ServiceCost:
+    def _price(self, one: ArmRuns, pace: float) -> ServiceCost:
         if self.listed is not None:
             return listed_cost(one.arm.scenario, self.model, self.listed, self.device)
-        return self.fit.cost(self.arms.index(one), self.pace(probe))
+        return self.fit.cost(self.arms.index(one), pace)
 
     def _service(self, scenario: Scenario, cost: ServiceCost) -> Service:
         return device_service(scenario, self.device, self.profile, cost, self.model)

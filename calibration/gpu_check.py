@@ -169,7 +169,7 @@ class Stages:
         )
         with new_directory(self.out / f"confirm-{name}", CONFIRMATION) as directory:
             write_confirmation(outcome, outcome.load.trace, directory)
-        return outcome.ordering_held and outcome.gain_held, verdict(outcome), outcome.as_json()
+        return not outcome.refuted, verdict(outcome), outcome.as_json()
 
     def _calibration(self) -> tuple[bool, str, Facts]:
         from calibration.calibrate import fit_measurements, measure_points  # noqa: PLC0415

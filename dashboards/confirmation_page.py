@@ -61,8 +61,8 @@ class ConfirmationDocument(BaseModel):
     metric: str
     arms: list[ArmDocument]
     comparisons: list[ComparisonDocument]
-    ordering_held: bool
-    gain_held: bool
+    ordering_held: bool | None
+    gain_held: bool | None
     accurate: bool
     tolerance: dict[str, float]
     calibration: dict[str, Any]

@@ -167,7 +167,11 @@ def arms_with(outcome, factors, noise=0.0):
             {name: value * factor * (1 + noise * (-1) ** i) for name, value in arm.simulated.items()}
             for i in range(4)
         ]
-        arms.append(replace(arm, repetitions=repetitions, simulations=[dict(arm.simulated)] * 4))
+        arms.append(
+            replace(
+                arm, repetitions=repetitions, simulations=[dict(arm.simulated)] * 4, at_one_pace=arm.simulated
+            )
+        )
     return arms
 
 
@@ -196,7 +200,9 @@ def test_what_is_within_the_noise_is_not_judged(outcome):
     assert noisy.noise is not None
     assert not noisy.judged
     no_gain = replace(outcome, comparisons=[noisy])
-    assert no_gain.ordering_held
+    assert no_gain.ordering_held is None
+    assert no_gain.gain_held is None
+    assert not no_gain.refuted
     assert "nothing to confirm" in verdict(no_gain)
 
 
