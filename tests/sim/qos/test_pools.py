@@ -26,6 +26,17 @@ loads = st.lists(
     min_size=1,
     max_size=25,
 ).map(sorted)
+busy_loads = st.lists(
+    st.tuples(
+        st.integers(0, 12).map(lambda step: step * STEP),
+        st.integers(12, 50),
+        st.integers(8, 30),
+        st.sampled_from([0, 1, 1]),  # one borrows more than the other
+    ),
+    min_size=10,
+    max_size=25,
+).map(sorted)
+"""So many near each other that pools lend and are asked for it back."""
 softs = st.builds(
     lambda share, other, burst, refill: contracts(
         tier("a", share, burst, refill), tier("b", other, "1.25", None)
@@ -93,7 +104,9 @@ def test_hard_isolation_gives_a_tenant_what_it_has_alone(load, caching):
 
 
 @settings(max_examples=300, deadline=None)
-@given(load=loads, what=softs, seats=st.integers(2, 8), blocks=st.integers(50, 80), caching=st.booleans())
+@given(
+    load=busy_loads, what=softs, seats=st.integers(4, 8), blocks=st.integers(50, 80), caching=st.booleans()
+)
 def test_soft_isolation_never_takes_what_is_promised(load, what, seats, blocks, caching):
     """Step by step: who is within its guarantee is not preempted for others, and waits for a step at the most.
 
@@ -124,8 +137,8 @@ def test_soft_isolation_never_takes_what_is_promised(load, what, seats, blocks, 
         going = stepper.step()
         running = {seq.index for seq in core.running} | set(stepper.finished)
         for index, (lane, need) in waiting.items():
-            pool = allocator.pools[lane]
-            assert index in running or pool.used + need > guarantees[lane] or index in stepper.preempted
+            beyond = stepper.used_blocks[lane] + need > guarantees[lane]  # those that run grew meanwhile
+            assert index in running or beyond or index in stepper.preempted
         waiting = {}
         for lane in core.queue.lanes:
             pool = allocator.pools[lane.index]

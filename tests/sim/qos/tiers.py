@@ -58,6 +58,7 @@ class Stepper:
         self.now_ns = 0
         self.preempted: list[int] = []  # requests, one entry for each time
         self.finished: list[int] = []
+        self.used_blocks: tuple[int, ...] = ()  # by pool, while the latest step ran
         self._due = 0
 
     def step(self) -> bool:
@@ -69,6 +70,7 @@ class Stepper:
             self._due += 1
         plan = core.schedule(self.now_ns)
         core.check_integrity()
+        self.used_blocks = core.allocator.pool_blocks()
         if plan is None:
             times = [table.arrival_ns[self._due]] if self._due < len(table) else []
             times += [] if core.wake_ns is None else [core.wake_ns]
