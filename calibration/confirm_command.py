@@ -114,14 +114,25 @@ def confirm(
         say(f"wrote {out}")
     if json:
         put_json(outcome.as_json())
-    elif markdown:
-        print(markdown_table([(Path(scenario).stem, outcome)]))
     else:
-        print(outcome_lines(outcome))
+        print(markdown_table([(Path(scenario).stem, outcome)]) if markdown else outcome_lines(outcome))
     return int(outcome.refuted)
 
 
-def _check_there(scenario: str, shipped: Collection[str]) -> None:
+def _check(
+    scenario: str,
+    shipped: Collection[str],
+    budget: float | None,
+    *,
+    two_documents: bool,
+    homeless_report: bool,
+) -> None:
+    if budget is not None:
+        check_budget(budget)
+    if two_documents:
+        raise ConfigError("--markdown: prints another document than --json; give one")
+    if homeless_report:
+        raise ConfigError("--report: needs --out DIR, where report.html goes")
     if scenario not in shipped and not Path(scenario).is_file():
         raise ConfigError(
             f"{scenario}: no such file, nor a shipped confirmation; shipped are {', '.join(shipped)}"

@@ -70,6 +70,13 @@ def build_service(scenario: Scenario) -> Service:
             f"engine.max_model_len: {engine.max_model_len} exceeds what {model.name} was made for "
             f"({model.max_position_embeddings})"
         )
+    max_model_len = engine.max_model_len or longest
+    window = scenario.kv_compression.sliding_window
+    if window is not None and window >= max_model_len:
+        raise ConfigError(
+            f"kv_compression.sliding_window: {window} reaches back as far as any sequence ({max_model_len} tokens), "
+            "so it frees nothing; give less, or leave it out"
+        )
     return Service(
         model,
         profile,
@@ -83,5 +90,5 @@ def build_service(scenario: Scenario) -> Service:
             l2_tokens=profile.device.l2_bytes
             // model.kv_bytes_per_token_layer(kv_dtype, hardware.tensor_parallel_size),
         ),
-        engine.max_model_len or longest,
+        max_model_len,
     )

@@ -11,6 +11,7 @@ from typing import Any
 from sim.engine.records import Status, StepColumns
 from sim.metrics import Requests, kv_usage, memory_statistics, padding, serving_metrics, stage_statistics
 from sim.qos.contract import Contracts
+from sim.routing.least_loaded import LeastLoaded
 from sim.scenario.sections import Scenario
 from sim.service import Service
 from sim.tenant_metrics import tenant_metrics, tier_metrics
@@ -85,9 +86,9 @@ def _own_summary(
         "warnings": [
             *workload.trace.warnings,
             *service.cost.notes,
-            *_quality_notes(scenario),
-            *_advice(rejected, service, tiers=scenario.qos is not None),
-            *_cache_notes(scenario, workload),
+            *_compression_notes(scenario),
+            *_advice(rejected, service, scenario),
+            *_load_notes(scenario, workload),
         ],
     }
 
@@ -134,13 +135,18 @@ def _compression(scenario: Scenario, service: Service) -> dict[str, Any] | None:
     }
 
 
-def _quality_notes(scenario: Scenario) -> list[str]:
+def _compression_notes(scenario: Scenario) -> list[str]:
+    notes = []
     quality = scenario.kv_compression.quality
-    if not quality:
-        return []
-    return [
-        f"kv_compression.quality, assumed: {', '.join(f'{name} {value:g}' for name, value in quality.items())}"
-    ]
+    if quality:
+        assumed = ", ".join(f"{name} {value:g}" for name, value in quality.items())
+        notes.append(f"kv_compression.quality, assumed: {assumed}")
+    if scenario.kv_compression.build() is not None and scenario.engine.num_gpu_blocks_override is not None:
+        notes.append(
+            "engine.num_gpu_blocks_override says how many blocks there are: what kv_compression saves of the memory of "
+            "a block makes no more of them"
+        )
+    return notes
 
 
 def _rejections(requests: Requests) -> dict[str, int]:
@@ -148,13 +154,15 @@ def _rejections(requests: Requests) -> dict[str, int]:
     return {status.name.lower(): counts[status] for status in Status if status and counts[status]}
 
 
-def _advice(rejected: dict[str, int], service: Service, *, tiers: bool) -> list[str]:
+def _advice(rejected: dict[str, int], service: Service, scenario: Scenario) -> list[str]:
     """Name what refused requests, and what would let them in."""
+    allocator = scenario.policies.allocator.name
     remedy = {
         "exceeds_max_model_len": f"are longer than max_model_len ({service.max_model_len})",
         "exceeds_kv_cache": (
             f"need more KV than there is ({service.capacity.usable_blocks} blocks)"
-            + (", or than their tier of qos may hold" if tiers else "")
+            + (", or than their tier of qos may hold" if scenario.qos is not None else "")
+            + (f", or than {allocator} sets aside for one sequence" if allocator != "paged" else "")
         ),
         "exceeds_connections": "came while as many of their tier were in flight as qos lets it have",
         "exceeds_max_num_batched_tokens": (
@@ -165,7 +173,7 @@ def _advice(rejected: dict[str, int], service: Service, *, tiers: bool) -> list[
     return [f"{count} requests were refused: they {remedy[reason]}" for reason, count in rejected.items()]
 
 
-def _cache_notes(scenario: Scenario, workload: Workload) -> list[str]:
+def _load_notes(scenario: Scenario, workload: Workload) -> list[str]:
     notes = []
     if scenario.engine.enable_prefix_caching and workload.trace.hashes is None:
         notes.append("prefix caching finds nothing: the workload does not say which prompts share a prefix")
@@ -174,4 +182,7 @@ def _cache_notes(scenario: Scenario, workload: Workload) -> list[str]:
             "policies.router: session_affinity acts as least_loaded: the workload does not say which requests "
             "belong to one session"
         )
+    delayed = scenario.cluster.signal_delay_ms > 0
+    if scenario.cluster.replicas == 1 and (scenario.policies.router != LeastLoaded() or delayed):
+        notes.append("policies.router and cluster.signal_delay_ms act among replicas, and there is one")
     return notes

@@ -49,9 +49,11 @@ class EngineCore:
         self.table = table
         self.max_model_len = max_model_len
         self.sliding_window = sliding_window
-        self.prefix_queries = 0  # tokens looked up in the prefix cache, and found, at admissions
+        self.prefix_queries = 0  # tokens looked up in the prefix cache, and found, at first admissions
         self.prefix_hits = 0
-        self.loaded_hits = 0  # those of them that came from another tier
+        self.preempted_queries = 0  # the same of sequences that come again
+        self.preempted_hits = 0
+        self.loaded_hits = 0  # those of both that came from another tier
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.prefilling: list[Sequence] = []  # those of them that do not decode yet
         self.loading: dict[Sequence, None] = {}  # admitted, and waiting for KV from another tier
@@ -402,13 +404,17 @@ class EngineCore:
         return self.group.context_tokens(self.step) + prompts + tokens <= limits.batch_tokens
 
     def _count_prefix(self, seq: Sequence, cached: int, loading: int) -> None:
+        """Count what a request found when it first came, and apart what it found of its own after a preemption."""
         if not self.allocator.finds_prefixes:
             return
-        if not seq.preemptions:
-            seq.cached_tokens = cached + loading
+        self.loaded_hits += loading
+        if seq.preemptions:
+            self.preempted_queries += seq.target
+            self.preempted_hits += cached + loading
+            return
+        seq.cached_tokens = cached + loading
         self.prefix_queries += seq.target
         self.prefix_hits += cached + loading
-        self.loaded_hits += loading
 
     def _open(self, lane: Lane, now_ns: int) -> Sequence:
         """Let the head of the lane hold what it claims."""

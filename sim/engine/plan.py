@@ -20,7 +20,8 @@ class BatchPlan:
     until_ns       the first step that ends at or after this time must be the last; None: no such time
     arrival_acts   whether an arrival could change the next step
     memory         how full the KV memory is while the first step runs
-    prefix_queries, prefix_hits   tokens looked up in the prefix cache, and found, up to and with this step
+    prefix_queries, prefix_hits   tokens that requests looked up in the prefix cache when they first came, and found,
+                   up to and with this step
     last_used_blocks   KV blocks held while the last step ran, once it is committed
     running        sequences admitted
     padded_rows    how many of the decodes are rows of a padded batch that yield nothing

@@ -110,8 +110,9 @@ class StepColumns:
     first_used_blocks, last_used_blocks   KV blocks held while the first and the last step of the row ran
     stored_tokens, largest_free, cached_blocks, queries, hits   as of the first: see `Memory` and `BatchPlan`
     step_ns        duration of every step, `steps` of them per row in order
-    prefix_queries, prefix_hits   tokens looked up in the prefix cache, and found, at admissions
-    loaded_hits    those of them that came from another tier than HBM
+    prefix_queries, prefix_hits   tokens looked up in the prefix cache, and found, at first admissions
+    preempted_queries, preempted_hits   the same of sequences that came again after a preemption
+    loaded_hits    those of both that came from another tier than HBM
     padded_tokens  tokens computed for nobody, in padded batches
     first_pool_blocks, last_pool_blocks   as first_used_blocks and last_used_blocks, by pool: a row of columns each
     tiers          what was found in which tier, and what moved; None without lower tiers
@@ -137,6 +138,8 @@ class StepColumns:
     resumed_gaps_ns: Int64
     prefix_queries: int = 0
     prefix_hits: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
     loaded_hits: int = 0
     padded_tokens: int = 0
     tiers: TierAccount | None = None
@@ -239,6 +242,8 @@ class StepLog:
             resumed_gaps_ns=resumed[:, 1].copy(),
             prefix_queries=core.prefix_queries,
             prefix_hits=core.prefix_hits,
+            preempted_queries=core.preempted_queries,
+            preempted_hits=core.preempted_hits,
             loaded_hits=core.loaded_hits,
             padded_tokens=core.padded_tokens,
             tiers=core.allocator.tier_account(end_ns),

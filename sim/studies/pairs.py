@@ -144,6 +144,8 @@ def _percent(gap: Difference, base: float | None) -> str:
         factors = f"{quantity(1 + ends[0])} to {quantity(1 + ends[1])}"
         return f", {quantity(1 + gap.relative)} times as much ({CONFIDENCE:.0%} interval: {factors} times)"
     low, high = sorted(map(abs, ends))
+    if gap.relative < 0:
+        high = min(high, 1.0)  # nothing falls by more than all of it
     word = "more" if (gap.delta or 0) > 0 else "less"
     return f", {abs(gap.relative):.1%} {word} ({CONFIDENCE:.0%} interval: {low:.1%} to {high:.1%})"
 

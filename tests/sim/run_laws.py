@@ -52,6 +52,7 @@ def _check_tokens(result: Result) -> None:
     computed = sum(int(log.prefill_tokens.sum()) for log in logs)
     if result.scenario.engine.enable_prefix_caching:
         asked = sum(log.prefix_queries - log.prefix_hits for log in logs)
+        asked += sum(log.preempted_queries - log.preempted_hits for log in logs)
         assert computed <= asked
         if not result.summary["sim"]["preemptions"]:
             assert computed == asked

@@ -186,3 +186,18 @@ def test_blocks_are_accounted_for_under_every_policy(load, blocks, eviction):
         core.check_integrity()
     assert sorted(done) == waiting
     assert allocator.free_blocks == blocks
+
+
+def test_what_a_preempted_sequence_finds_again_is_no_hit_of_the_cache():
+    """Two growing sequences in too few blocks: the victim finds its own blocks again, and the hit rate stays 0."""
+    requests = [(0, 8, 30), (0, 8, 30)]
+    done, (log,) = run(
+        with_prefixes(trace_of(*requests), [[1, 2], [3, 4]], BLOCK),
+        constant_cost(100),
+        block_size=BLOCK,
+        usable_blocks=12,
+        prefix_caching=True,
+    )
+    assert done.columns["preemptions"].sum() > 0
+    assert (log.prefix_queries, log.prefix_hits) == (16, 0)
+    assert log.preempted_queries > log.preempted_hits > 0

@@ -147,6 +147,12 @@ loads = st.lists(st.tuples(st.integers(0, 30), paths, st.integers(1, 12), st.int
 )
 
 
+queued_loads = st.lists(
+    st.tuples(st.integers(0, 6), paths, st.integers(1, 12), st.integers(1, 8)), min_size=8, max_size=25
+).map(lambda load: sorted(load, key=lambda request: request[0]))
+"""So many near each other that most of them wait."""
+
+
 def engine_of(load, batcher, *, seats=2, budget=40, blocks=30, caching=True):
     arrivals = [(at, BLOCK * len(path) + own, output) for at, path, own, output in load]
     known = [
@@ -163,9 +169,9 @@ def engine_of(load, batcher, *, seats=2, budget=40, blocks=30, caching=True):
 
 
 @given(
-    load=loads,
+    load=queued_loads,
     kind=st.sampled_from(["length", "prefix", "static_prefix"]),
-    most=st.integers(0, 5),
+    most=st.integers(0, 4),
     lookahead=st.integers(1, 8),
     seats=st.integers(1, 3),
 )
