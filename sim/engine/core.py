@@ -24,7 +24,7 @@ from sim.engine.plan import BatchPlan
 from sim.engine.request import RequestTable, Sequence
 from sim.engine.waiting import Lane, WaitingQueue
 from sim.errors import InvariantError
-from sim.kv.allocators.decision import Allocator
+from sim.kv.allocators.decision import Allocator, Claim
 from sim.kv.transfer import Transfer
 
 
@@ -355,6 +355,7 @@ class EngineCore:
         if not self.running and not self.loading:
             self._padded = PaddedBatch(self.sliding_window) if limits.padded else None
             queue.choose_anew()
+        whole = self._padded is not None or not limits.split_prompts
         full = queue.close(preempted)  # and lanes whose head waits for blocks: nobody overtakes it there
         while left > 0 and admissions > 0:
             lane = queue.head(full)
@@ -365,18 +366,13 @@ class EngineCore:
             claim = queue.claim(lane, now_ns)
             cached = allocator.find_prefix(claim) if allocator.finds_prefixes else 0
             loading = claim.loading_tokens
-            if not self._step_holds(limits, left, claim.tokens, cached + loading):
+            if whole and not self._step_holds(limits, left, claim.tokens, cached + loading):
                 return False
             if not (allocator.can_hold(claim) and self._batch_holds(limits, claim.tokens)):
                 queue.pass_over(lane)
                 full.append(lane)
                 continue
-            seq = self._open(lane, now_ns)
-            seq.computed = cached + loading
-            self._count_prefix(seq, cached, loading)
-            if self._padded is not None:
-                self._padded.join(claim.tokens, seq.computed)
-            queue.served(lane, seq.target - seq.computed)
+            seq = self._open(lane, claim, cached, now_ns)
             seats -= 1
             admissions -= 1
             if loading:
@@ -391,10 +387,10 @@ class EngineCore:
         return False
 
     def _step_holds(self, limits: StepLimits, left: int, tokens: int, found: int) -> bool:
-        """Whether the step has room for a prompt of so many tokens, some of them found."""
+        """Whether the step has room for all of a prompt of so many tokens, some of them found."""
         if self._padded is not None:
             return self._padded.holds(tokens, found, limits.prefill_tokens)
-        return limits.split_prompts or tokens - found <= left
+        return tokens - found <= left
 
     def _batch_holds(self, limits: StepLimits, tokens: int) -> bool:
         """Whether the batch may take so many tokens more: contexts of decodes and all of the other prompts count."""
@@ -403,23 +399,8 @@ class EngineCore:
         prompts = sum(seq.target for seq in self.prefilling) + sum(seq.target for seq in self.loading)
         return self.group.context_tokens(self.step) + prompts + tokens <= limits.batch_tokens
 
-    def _count_prefix(self, seq: Sequence, cached: int, loading: int) -> None:
-        """Count what a request found when it first came, and apart what it found of its own after a preemption."""
-        if not self.allocator.finds_prefixes:
-            return
-        self.loaded_hits += loading
-        if seq.preemptions:
-            self.preempted_queries += seq.target
-            self.preempted_hits += cached + loading
-            return
-        seq.cached_tokens = cached + loading
-        self.prefix_queries += seq.target
-        self.prefix_hits += cached + loading
-
-    def _open(self, lane: Lane, now_ns: int) -> Sequence:
-        """Let the head of the lane hold what it claims."""
-        claim = lane.claim
-        assert claim is not None
+    def _open(self, lane: Lane, claim: Claim, cached: int, now_ns: int) -> Sequence:
+        """Let the head of the lane hold what it claims, `cached` tokens of which are there."""
         kv = self.allocator.open(claim)
         head = self.queue.take(lane)
         if isinstance(head, Sequence):
@@ -428,7 +409,25 @@ class EngineCore:
         else:
             seq = Sequence(head, self.table, kv)
         seq.opened_ns = now_ns
+        seq.computed = cached + claim.loading_tokens
+        if self.allocator.finds_prefixes:
+            self._count_prefix(seq, claim.loading_tokens)
+        if self._padded is not None:
+            self._padded.join(claim.tokens, seq.computed)
+        if self.queue.shared:
+            self.queue.served(lane, seq.target - seq.computed)
         return seq
+
+    def _count_prefix(self, seq: Sequence, loading: int) -> None:
+        """Count what a request found when it first came, and apart what it found of its own after a preemption."""
+        self.loaded_hits += loading
+        if seq.preemptions:
+            self.preempted_queries += seq.target
+            self.preempted_hits += seq.computed
+            return
+        seq.cached_tokens = seq.computed
+        self.prefix_queries += seq.target
+        self.prefix_hits += seq.computed
 
     def _run(self, seq: Sequence, now_ns: int) -> None:
         """Let a sequence join those that run, at the end of their queue."""

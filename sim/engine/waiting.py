@@ -57,6 +57,7 @@ class WaitingQueue:
         self._allocator = allocator
         self._order = order
         self._lane_of = lane_of
+        self.shared = len(self.lanes) > 1  # so that it matters whose turn it is
 
     def __len__(self) -> int:
         if self._lane_of is None:
