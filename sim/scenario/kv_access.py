@@ -26,7 +26,9 @@ _RESIDENT = 0.5
 class KvAccessConfig(BaseModel):
     """KV in host memory with a page cache in HBM, and which pages decode steps read."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
+    )
 
     pattern: Annotated[AnyAccess | None, BeforeValidator(named)] = None
     """What a decode step reads: full, sliding_window, top_k, recorded; by default KV is in HBM, all of it."""

@@ -17,7 +17,9 @@ Third = Literal["low", "middle", "high"]
 class KvCompressionConfig(BaseModel):
     """A smaller KV cache. What that does to answers is not simulated: say it in `quality`, and reports repeat it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
+    )
 
     hot_tokens: Tokens | None = None
     """Latest tokens of a sequence that stay 16-bit; older ones become `cold_dtype`."""

@@ -26,7 +26,9 @@ _GIB = 2**30
 class KvTiersConfig(BaseModel):
     """Tiers below HBM for the blocks of the prefix cache, like an offloading connector's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
+    )
 
     host_gib: float = Field(0.0, strict=True, ge=0, le=1e7)
     """Host memory for the KV of a replica, all its GPUs together (vLLM's kv_offloading_size); 0: none."""

@@ -12,7 +12,9 @@ from sim.links.background import Background
 from sim.links.machine import ROUTES
 
 _GB = 1e9
-_STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+_STRICT = ConfigDict(
+    frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
+)
 
 
 class BackgroundConfig(BaseModel):

@@ -30,7 +30,9 @@ CaptureSize = Annotated[int, Field(strict=True, ge=1, le=1_048_576)]
 class Section(BaseModel):
     """A part of a scenario: frozen, and strict about its keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 class HardwareConfig(Section):
@@ -159,27 +161,27 @@ class Scenario(Section):
     """A shipped model, or the path of a Hugging Face config.json."""
     hardware: HardwareConfig
     """The machine of one replica."""
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = EngineConfig.model_construct()
     """Engine options."""
-    kv_compression: KvCompressionConfig = KvCompressionConfig()
+    kv_compression: KvCompressionConfig = KvCompressionConfig.model_construct()
     """A KV cache made smaller, by layer or by age."""
-    kv_tiers: KvTiersConfig = KvTiersConfig()
+    kv_tiers: KvTiersConfig = KvTiersConfig.model_construct()
     """Host memory and disk below the prefix cache."""
-    kv_access: KvAccessConfig = KvAccessConfig()
+    kv_access: KvAccessConfig = KvAccessConfig.model_construct()
     """KV in host memory, of which HBM holds a part."""
-    cluster: ClusterConfig = ClusterConfig()
+    cluster: ClusterConfig = ClusterConfig.model_construct()
     """Replicas."""
-    policies: PoliciesConfig = PoliciesConfig()
+    policies: PoliciesConfig = PoliciesConfig.model_construct()
     """Who decides."""
-    links: LinksConfig = LinksConfig()
+    links: LinksConfig = LinksConfig.model_construct()
     """Bandwidths, and what others send over them."""
     qos: QosConfig | None = None
     """Tiers of service: pools of KV blocks and seats for tenants; by default all share everything."""
     workload: WorkloadConfig
     """What arrives."""
-    slo: SloConfig = SloConfig()
+    slo: SloConfig = SloConfig.model_construct()
     """What counts as good."""
-    simulation: SimulationConfig = SimulationConfig()
+    simulation: SimulationConfig = SimulationConfig.model_construct()
     """How to compute."""
     seed: int = Field(0, strict=True, ge=0, lt=2**63)
     """Every random number of the run follows from it."""
