@@ -81,6 +81,11 @@ class HostPages:
             self._side.synchronize()
         self._there[numbers] = True
 
+    def renew(self, numbers: Int64) -> None:
+        """Make pages in HBM what the engine's blocks are now."""
+        if numbers.size:
+            self._copy_on_device(numbers)
+
     def _copy_on_device(self, numbers: Int64) -> None:
         ops = self._device.ops
         group = numbers % self.groups

@@ -55,6 +55,7 @@ class PagedExecutor(DeviceExecutor):
         self._groups: Sequence[tuple[Int64, Int64]] = ()
         self._last_pages = np.zeros((0, pages.groups), dtype=np.int64)
         self._last_blocks = np.zeros(0, dtype=np.int64)
+        self._came = np.zeros(0, dtype=np.int64)  # pages that came beside the step that runs
 
     # Around a step.
 
@@ -68,6 +69,7 @@ class PagedExecutor(DeviceExecutor):
         super().ready(core, plan)
 
     def run(self, core: EngineCore, plan: BatchPlan) -> None:
+        self._came = self._came[:0]
         self._paged.runs(self)  # type: ignore[arg-type]  # it asks for `stream` and `stop` alone
         super().run(core, plan)
         if plan.decodes:
@@ -77,6 +79,8 @@ class PagedExecutor(DeviceExecutor):
         paging = self._paging
         every = [paging.numbers(index).ravel() for index in self._known]
         self._paged.ran(self, sequences)  # type: ignore[arg-type]
+        # A page that came while the step wrote its last token may have been copied before that token was there.
+        self._pages.renew(np.intersect1d(self._came, self._last_pages))
         if every:
             numbers = np.concatenate(every)
             self._pages.keep_only(numbers, paging.resident(numbers))
@@ -93,7 +97,7 @@ class PagedExecutor(DeviceExecutor):
         return self._link.start(queue.copy())
 
     def stop(self, stream: PageStream) -> int:
-        came = self._link.stop(stream)
+        self._came = came = self._link.stop(stream)
         return int(came.size) * self._pages.page_bytes
 
     # Pages.
