@@ -27,11 +27,15 @@ class Service:
     max_model_len: int
 
 
-def build_service(scenario: Scenario) -> Service:
-    """Load and compile what the scenario names; raises InputError where something does not exist or fit."""
+def build_service(scenario: Scenario, profile: Profile | None = None) -> Service:
+    """Load and compile what the scenario names; raises InputError where something does not exist or fit.
+
+    A `profile` given stands in for that of the scenario.
+    """
     hardware, engine = scenario.hardware, scenario.engine
     model = load_model(scenario.model)
-    profile = load_profile(hardware.gpu if hardware.gpu is not None else Path(hardware.profile or ""))
+    if profile is None:
+        profile = load_profile(hardware.gpu if hardware.gpu is not None else Path(hardware.profile or ""))
     compression = scenario.kv_compression.build()
     cost = compile_cost(
         model,

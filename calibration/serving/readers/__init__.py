@@ -1,0 +1,1 @@
+"""One data set or client format a file; each gives `MeasuredRun`s."""
