@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.serving.measured_run import LATENCIES, MeasuredRun
+from calibration.serving.measured_run import METRICS, MeasuredRun
 from sim.metrics import Requests, latency_statistics
 from sim.profile import Profile
 from sim.service import build_service
@@ -87,12 +87,16 @@ def metrics_of(requests: Requests, counted: NDArray[np.bool_] | None = None) -> 
     """
     chosen = requests.completed if counted is None else requests.completed & counted
     part = Requests({name: column[chosen] for name, column in requests.columns.items()})
-    values = {"ttft": part.ttft_ns, "tpot": part.tpot_ns[~np.isnan(part.tpot_ns)], "e2el": part.e2el_ns}
-    found: dict[str, float] = {}
-    for name in LATENCIES:
-        for key, value in latency_statistics(name, values[name]).items():
-            if value is not None and not key.startswith(("std", "p50")):
-                found[key] = value
+    found = {
+        key: value
+        for name, values in (
+            ("ttft", part.ttft_ns.astype(np.float64)),
+            ("tpot", part.tpot_ns[~np.isnan(part.tpot_ns)]),
+            ("e2el", part.e2el_ns.astype(np.float64)),
+        )
+        for key, value in latency_statistics(name, values).items()
+        if key in METRICS and value is not None
+    }
     if len(part):
         seconds = 1e-9 * float(part.last_token_ns.max() - part.arrival_ns.min())
         found["request_throughput"] = len(part) / seconds

@@ -47,9 +47,7 @@ def read(path: Path) -> list[MeasuredRun]:
         ) from error
     try:
         apart = _apart(rows)
-        return [
-            _run(path, row, apart.get(row["row_id"])) for row in rows if row["concurrency"] and _known(row)
-        ]
+        return [_run(row, apart.get(row["row_id"])) for row in rows if row["concurrency"] and _known(row)]
     except (KeyError, ValueError) as error:
         raise InputError(f"{path}: not a table of closed-loop serving rows ({error!r})") from error
 
@@ -88,7 +86,7 @@ def _usual_image(curve: Iterable[Row]) -> str:
     return max(sorted(set(images)), key=images.count)
 
 
-def _run(path: Path, row: Row, apart: str | None) -> MeasuredRun:
+def _run(row: Row, apart: str | None) -> MeasuredRun:
     measured = {"mean_tpot_ms": float(row["tpot_ms"])}
     jitters = row["source_class"] == "inferencex"
     if jitters:
