@@ -152,10 +152,10 @@ class Stages:
         return True, said, _fields(speed)
 
     def _confirm(self, name: str) -> tuple[bool, str, Facts]:
-        from calibration.confirm import confirm  # noqa: PLC0415
-        from calibration.confirm_files import CONFIRMATION, write_confirmation  # noqa: PLC0415
-        from calibration.confirm_text import verdict  # noqa: PLC0415
-        from calibration.shipped_confirmations import SHIPPED  # noqa: PLC0415
+        from calibration.confirmation.confirm import confirm  # noqa: PLC0415
+        from calibration.confirmation.files import CONFIRMATION, write_confirmation  # noqa: PLC0415
+        from calibration.confirmation.shipped import SHIPPED  # noqa: PLC0415
+        from calibration.confirmation.text import verdict  # noqa: PLC0415
         from sim.run_directory import new_directory  # noqa: PLC0415
 
         shipped, kind = SHIPPED[name], self.device.kind
@@ -173,8 +173,8 @@ class Stages:
 
     def _calibration(self) -> tuple[bool, str, Facts]:
         from calibration.calibrate import fit_measurements, measure_points  # noqa: PLC0415
+        from calibration.confirmation.shipped import SHIPPED  # noqa: PLC0415
         from calibration.points import Extent, plan  # noqa: PLC0415
-        from calibration.shipped_confirmations import SHIPPED  # noqa: PLC0415
         from hwbackend.samples import SampleStore  # noqa: PLC0415
         from sim.model import load_model  # noqa: PLC0415
         from sim.scenario.reading import load_scenario  # noqa: PLC0415

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.confirm import _compare as compare_arms
-from calibration.confirm import confirm
-from calibration.confirm_cost import KNOTS, NAMES, StepFit, StepTable, fit_steps, free
-from calibration.confirm_files import write_confirmation
-from calibration.confirm_service import device_profile
-from calibration.confirm_text import markdown_table, outcome_lines, verdict
+from calibration.confirmation.confirm import _compare as compare_arms
+from calibration.confirmation.confirm import confirm
+from calibration.confirmation.cost import KNOTS, NAMES, StepFit, StepTable, fit_steps, free
+from calibration.confirmation.files import write_confirmation
+from calibration.confirmation.service import device_profile
+from calibration.confirmation.shipped import SHIPPED
+from calibration.confirmation.text import markdown_table, outcome_lines, verdict
 from calibration.gpu_check import Stages
 from calibration.kernel_check import check_kernels
-from calibration.shipped_confirmations import SHIPPED
 from calibration.step_log import read_step_log
 from calibration.validate_steps import compare_steps
 from dashboards.confirmation_page import render
@@ -262,7 +262,7 @@ def test_the_simulated_side_has_the_engines_memory_and_limits(outcome):
 
 
 def test_calibration_loads_are_not_the_confirmations(cpu):
-    from calibration.confirm_runs import Confirmation, Load
+    from calibration.confirmation.runs import Confirmation, Load
 
     runs = Confirmation(build_arms(TINY, [CHUNKS]), cpu, device_profile(cpu), lambda _message: None)
     trace = runs._random(Load(2)).trace
@@ -274,10 +274,10 @@ def test_calibration_loads_are_not_the_confirmations(cpu):
 
 
 def test_a_profile_prices_the_steps_in_place_of_calibration(cpu, monkeypatch):
-    from calibration import confirm_runs
+    from calibration.confirmation import runs as confirmation_runs
 
     listed = load_profile("h200_sxm")
-    monkeypatch.setattr(confirm_runs, "listed_cost", lambda *_parts: PRICES.cost(0))
+    monkeypatch.setattr(confirmation_runs, "listed_cost", lambda *_parts: PRICES.cost(0))
     outcome = confirm(TINY, [CHUNKS], cpu, repetitions=1, listed=listed)
     assert outcome.as_json()["calibration"]["profile"] == listed.name
     for one, arm in zip(outcome.runs, outcome.arms, strict=True):

@@ -9,7 +9,7 @@ from typing import Final
 
 from hwbackend.device import Kind
 
-_FOLDER: Final = files("calibration") / "confirmations"
+_FOLDER: Final = files("calibration.confirmation") / "scenarios"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.confirm_runs import ArmRuns, Confirmation
-from calibration.confirm_service import device_profile
+from calibration.confirmation.runs import ArmRuns, Confirmation
+from calibration.confirmation.service import device_profile
 from hwbackend.device import Device
 from hwbackend.harness import DISTURBED
 from sim.errors import ConfigError

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from calibration.confirm import confirm
-from calibration.confirm_text import outcome_lines
+from calibration.confirmation.confirm import confirm
+from calibration.confirmation.shipped import SHIPPED
+from calibration.confirmation.text import outcome_lines
 from calibration.gpu_check import gpu_check
-from calibration.shipped_confirmations import SHIPPED
 from hwbackend.device import open_device
 from sim.profile import load_profile
 
@@ -18,7 +18,7 @@ from sim.profile import load_profile
 @pytest.mark.slow
 @pytest.mark.skipif(
     int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1,
-    reason="measures the machine, which other tests are using: pytest -n0 tests/calibration/test_confirm_report.py",
+    reason="measures the machine, which other tests use: pytest -n0 tests/calibration/confirmation/test_report.py",
 )
 def test_a_shipped_confirmation_holds_in_two_of_three_repetitions(capsys):
     """Mean TPOT and E2EL within 15%, their P90 within 25%, and the ordering where the gain exceeds the noise."""

@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from calibration.confirm_cost import StepFit, StepTable, fit_steps, free
-from calibration.confirm_service import device_service, listed_cost, model_of
+from calibration.confirmation.cost import StepFit, StepTable, fit_steps, free
+from calibration.confirmation.service import device_service, listed_cost, model_of
 from hwbackend.device import Device
 from hwbackend.engine.realtime import Served
 from hwbackend.engine.replay import first_difference

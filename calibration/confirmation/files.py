@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from calibration.confirm import Outcome
-from calibration.confirm_runs import ArmRuns
+from calibration.confirmation.confirm import Outcome
+from calibration.confirmation.runs import ArmRuns
 from hwbackend.engine.server import BACKEND
 from hwbackend.engine.step_records import write_step_log
 from sim.run_directory import LOCK, json_text, lock_text, write_run

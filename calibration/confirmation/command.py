@@ -63,10 +63,10 @@ def confirm(
         Print one JSON document on standard output and nothing else.
 
     """
-    from calibration.confirm import confirm as run_confirmation  # noqa: PLC0415  not for --help
-    from calibration.confirm_files import CONFIRMATION, write_confirmation  # noqa: PLC0415
-    from calibration.confirm_text import markdown_table, outcome_lines  # noqa: PLC0415
-    from calibration.shipped_confirmations import SHIPPED  # noqa: PLC0415
+    from calibration.confirmation.confirm import confirm as run_confirmation  # noqa: PLC0415  not for --help
+    from calibration.confirmation.files import CONFIRMATION, write_confirmation  # noqa: PLC0415
+    from calibration.confirmation.shipped import SHIPPED  # noqa: PLC0415
+    from calibration.confirmation.text import markdown_table, outcome_lines  # noqa: PLC0415
     from hwbackend.device import open_device  # noqa: PLC0415
     from sim.commands.options import put_json, render  # noqa: PLC0415
     from sim.profile import load_profile  # noqa: PLC0415
