@@ -1,0 +1,216 @@
+"""Recorded runs of LLMServingSim's validation (`real_runs_llmservingsim`): one folder a run, vLLM 0.19, open loop.
+
+    workload.jsonl          what was offered: intended arrivals, lengths, ids of the full 16-token prompt blocks
+    engine.json             the engine's options, and its count of KV blocks where it was recorded
+    measured_requests.csv   seconds since the first arrival; absent where the results are not known
+
+Intended arrivals are replayed, not those that came about: on both GPUs the client held them within 2 ms of each other.
+Latencies run from a request's own arrival. Options that the record lacks are vLLM 0.19's defaults: prefix caching,
+asynchronous scheduling, blocks of 16 tokens.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.serving.measured_run import MeasuredRun, Part
+from calibration.serving.predict import metrics_of
+from sim.engine.records import Status
+from sim.metrics import Requests
+from sim.model import load_model
+from sim.scenario.reading import load_scenario
+from workloads.build import Workload
+from workloads.errors import InputError
+from workloads.trace import NS_PER_S, BlockHashes, Trace
+
+WORKLOAD: Final = "workload.jsonl"
+ENGINE: Final = "engine.json"
+RESULTS: Final = "measured_requests.csv"
+BLOCK_TOKENS: Final = 16
+GPUS: Final = {"RTX4090": "rtx_4090", "RTXPRO6000": "rtx_pro_6000"}
+"""Names of their hardware for those of profiles."""
+MODELS: Final = {"Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b"}
+"""Checkpoints whose name is not that of a model here."""
+
+Kwargs = Mapping[str, Any]
+
+
+def recognises(path: Path) -> bool:
+    """Tell whether `path` is one such run, or a folder with some."""
+    return bool(_folders(path))
+
+
+def read(path: Path) -> list[MeasuredRun]:
+    """Read one run, or every run of a folder, in the order of their names."""
+    folders = _folders(path)
+    if not folders:
+        raise InputError(f"{path}: no recorded run; a folder with {WORKLOAD} and {ENGINE} is expected")
+    return [_run(folder) for folder in folders]
+
+
+def _folders(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return []
+    return [
+        one
+        for one in (path, *sorted(path.iterdir()))
+        if (one / WORKLOAD).is_file() and (one / ENGINE).is_file()
+    ]
+
+
+def _run(folder: Path) -> MeasuredRun:
+    engine = _json(folder / ENGINE)
+    try:
+        kwargs: Kwargs = engine["engine_kwargs"]
+        instance = engine["sim_cluster_config_used_by_llmservingsim"]["nodes"][0]["instances"][0]
+        gpu = GPUS[instance["hardware"]]
+        model = _model(engine["model"])
+        scenario = _scenario(folder, gpu, model, kwargs, engine["kv_cache"])
+        version = engine["vllm_version"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise InputError(f"{folder / ENGINE}: not the options of a recorded run ({error!r})") from error
+    trace = _trace(folder / WORKLOAD)
+    replicas = kwargs["data_parallel_size"]
+    return MeasuredRun(
+        name=folder.name,
+        curve=folder.name,
+        labels={
+            "data": "llmservingsim",
+            "engine": "vllm",
+            "engine_version": version,
+            "system": gpu,
+            "model": model,
+            "tensor_parallel_size": kwargs["tensor_parallel_size"],
+            "data_parallel_size": replicas,
+            "precision": kwargs["dtype"],
+            "request_rate": round((len(trace) - 1) * NS_PER_S / trace.duration_ns, 2),
+        },
+        scenario=load_scenario(scenario),
+        parts=_parts(folder / RESULTS, trace),
+        workload=Workload(trace),
+        caveats=_caveats(engine["kv_cache"], kwargs),
+    )
+
+
+def _model(checkpoint: str) -> str:
+    name = checkpoint.rpartition("/")[2]
+    return load_model(MODELS.get(name, name.lower())).name
+
+
+def _scenario(
+    folder: Path, gpu: str, model: str, kwargs: Kwargs, kv_cache: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    engine: dict[str, Any] = {
+        "max_num_seqs": kwargs["max_num_seqs"],
+        "max_num_batched_tokens": kwargs["max_num_batched_tokens"],
+        "max_model_len": kwargs["max_model_len"],
+        "kv_cache_dtype": kwargs["kv_cache_dtype"],
+        "block_size": BLOCK_TOKENS,
+        "enable_prefix_caching": True,
+    }
+    if kv_cache is not None:
+        engine["block_size"] = kv_cache["block_size"]
+        engine["gpu_memory_utilization"] = kv_cache["gpu_memory_utilization"]
+        engine["num_gpu_blocks_override"] = kv_cache["num_gpu_blocks"]
+        engine["enable_prefix_caching"] = kv_cache["enable_prefix_caching"]
+    return {
+        "model": model,
+        "hardware": {
+            "gpu": gpu,
+            "tensor_parallel_size": kwargs["tensor_parallel_size"],
+            "weight_dtype": kwargs["dtype"],
+        },
+        "engine": engine,
+        "cluster": {"replicas": kwargs["data_parallel_size"]},
+        "workload": {"trace": str(folder / WORKLOAD)},
+    }
+
+
+def _caveats(kv_cache: Mapping[str, Any] | None, kwargs: Kwargs) -> tuple[str, ...]:
+    said = []
+    if kv_cache is None:
+        said.append("the engine's KV blocks were not recorded: the memory model's count stands in")
+    if kwargs["data_parallel_size"] > 1 and kwargs["enable_expert_parallel"]:
+        said.append(
+            f"{kwargs['data_parallel_size']} data-parallel ranks share their experts: simulated as replicas that hold "
+            "all experts; neither steps in common nor what the ranks send each other is simulated"
+        )
+    return tuple(said)
+
+
+def _trace(path: Path) -> Trace:
+    rows = []
+    try:
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            rows.append(json.loads(text))
+            rows[-1]["line"] = line
+        ids = [row["prefix_block_ids"] for row in rows]
+        full = [row["input_tokens"] // BLOCK_TOKENS for row in rows]
+        wrong = [row["line"] for row, own, count in zip(rows, ids, full, strict=True) if len(own) != count]
+        if wrong:
+            raise InputError(
+                f"{path}: line {wrong[0]}: prefix_block_ids must hold one id per {BLOCK_TOKENS} full tokens"
+            )
+        return Trace.build(
+            np.array([round(row["arrival_s"] * NS_PER_S) for row in rows], dtype=np.int64),
+            [row["input_tokens"] for row in rows],
+            [row["output_tokens"] for row in rows],
+            hashes=BlockHashes.build(BLOCK_TOKENS, full, [one for own in ids for one in own]),
+            source=path.name,
+        )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: line {len(rows) + 1}: not a request of a recorded run ({error!r})"
+        ) from error
+
+
+def _parts(path: Path, trace: Trace) -> tuple[Part, ...]:
+    if not path.is_file():
+        return ()
+    requests = _requests(path)
+    for name in ("input_tokens", "output_tokens"):
+        if not np.array_equal(requests.columns[name], getattr(trace, name)):
+            raise InputError(f"{path}: {name} differ from those of {WORKLOAD}")
+    return (Part(metrics_of(requests)),)
+
+
+def _requests(path: Path) -> Requests:
+    """The recorded requests in the columns of a simulated run."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        tokens = {name: _column(rows, name).astype(np.int64) for name in ("input_tokens", "output_tokens")}
+        times = {f"{name}_ns": _ns(rows, f"{name}_s") for name in ("arrival", "first_token", "last_token")}
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not the requests of a recorded run ({error!r})") from error
+    completed = np.full(len(rows), Status.COMPLETED, dtype=np.int64)
+    return Requests({"status": completed} | tokens | times)
+
+
+def _column(rows: Sequence[Mapping[str, str]], name: str) -> NDArray[np.float64]:
+    return np.array([float(row[name]) for row in rows])
+
+
+def _ns(rows: Sequence[Mapping[str, str]], name: str) -> NDArray[np.int64]:
+    return np.rint(NS_PER_S * _column(rows, name)).astype(np.int64)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error})") from error
+    return content
