@@ -23,6 +23,12 @@ _COUNTS = {  # the server's count first, the client's where the server reported 
 
 def read(path: Path, *, drop_failed: bool = False) -> Trace:
     """Read the profiling phase: arrivals are credit_issued_ns, warm-up lines are left out and counted."""
+    rows, warmup = read_rows(path)
+    return draft(path, rows, warmup).finish(drop_failed=drop_failed)
+
+
+def read_rows(path: Path) -> tuple[Rows, int]:
+    """Return the lines of the profiling phase, and how many were warm-up."""
     every = list(read_json_lines(path))
     for line, row in every:
         _check(path, line, row)
@@ -30,6 +36,11 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
     warmup = len(every) - len(rows)
     if not rows:
         raise TraceFormatError(path, None, f"all {warmup} lines are warm-up; no workload is left")
+    return rows, warmup
+
+
+def draft(path: Path, rows: Rows, warmup: int) -> Draft:
+    """Return the requests of these lines, in their order."""
     lines = [line for line, _ in rows]
     failed = np.array([_failed(row) for _, row in rows], dtype=np.bool_)
     output = json_whole(path, lines, "usage_completion_tokens", _counts(rows, "output"))
@@ -49,7 +60,7 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
         completion_order=True,
         wall_clock=True,
         warnings=warnings,
-    ).finish(drop_failed=drop_failed)
+    )
 
 
 def _check(path: Path, line: int, row: dict[str, Any]) -> None:

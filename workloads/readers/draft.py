@@ -47,13 +47,11 @@ class Draft:
     def finish(self, *, drop_failed: bool) -> Trace:
         """Return the trace; failed rows are kept out, and counted, only if asked for."""
         self._check_failed(drop_failed=drop_failed)
-        keep = np.flatnonzero(~self.failed)
+        keep = self.rows()
         short = keep[self.input_tokens[keep] < 1]
         if short.size:
-            self.fail(int(short[0]), f"{self.names[1]} is 0; a request has at least 1 input token")
+            self.fail(int(short.min()), f"{self.names[1]} is 0; a request has at least 1 input token")
         arrival = self._arrivals()
-        if self.completion_order and arrival is not None:
-            keep = keep[np.argsort(arrival[keep], kind="stable")]
         times = np.zeros(keep.size, dtype=np.int64) if arrival is None else arrival[keep]
         return Trace.build(
             times,
@@ -66,6 +64,13 @@ class Draft:
             source=self.path.name,
             warnings=[*self.warnings, *_idle_start(times)],
         )
+
+    def rows(self) -> Int64:
+        """Return which rows of the source succeeded, in the order of the trace."""
+        keep = np.flatnonzero(~self.failed)
+        if self.completion_order and self.arrival_ns is not None:
+            return keep[np.argsort(self.arrival_ns[keep], kind="stable")]
+        return keep
 
     def _check_failed(self, *, drop_failed: bool) -> None:
         count = int(self.failed.sum())

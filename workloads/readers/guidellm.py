@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,26 @@ from workloads.trace import NS_PER_S, Trace
 
 def read(path: Path, *, drop_failed: bool = False) -> Trace:
     """Read the only benchmark of a file; errored and incomplete requests count as failed."""
-    benchmark = _benchmark(path, parse_object(path, None, read_text(path)))
+    benchmarks = read_benchmarks(path)
+    if len(benchmarks) > 1:
+        raise TraceFormatError(
+            path,
+            None,
+            f"{len(benchmarks)} benchmarks (one a rate) in one file; run guidellm with one rate for a trace",
+        )
+    return draft(path, benchmarks[0], read_records(path, benchmarks[0])).finish(drop_failed=drop_failed)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Requests of a benchmark, in their order in the file; those that went wrong have no results."""
+
+    good: list[dict[str, Any]]
+    bad: list[dict[str, Any]]
+
+
+def read_records(path: Path, benchmark: dict[str, Any]) -> Records:
+    """Return the requests of a benchmark."""
     groups = benchmark.get("requests")
     if not isinstance(groups, dict) or not isinstance(groups.get("successful"), list):
         raise TraceFormatError(
@@ -25,6 +45,12 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
     bad = _records(path, groups, "errored") + _records(path, groups, "incomplete")
     if not good + bad:
         raise TraceFormatError(path, None, "no requests; a trace has at least one")
+    return Records(good, bad)
+
+
+def draft(path: Path, benchmark: dict[str, Any], records: Records) -> Draft:
+    """Return the requests of a benchmark: those that succeeded, then the others."""
+    good, bad = records.good, records.bad
     lines = [None] * (len(good) + len(bad))
     zeros = [0] * len(bad)
     starts = [_start(record) for record in good + bad]
@@ -43,22 +69,18 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
         completion_order=True,
         wall_clock=True,
         warnings=_warnings(benchmark),
-    ).finish(drop_failed=drop_failed)
+    )
 
 
-def _benchmark(path: Path, document: dict[str, Any]) -> dict[str, Any]:
-    found = document.get("benchmarks")
+def read_benchmarks(path: Path) -> list[dict[str, Any]]:
+    """Return the benchmarks of a file, one a rate."""
+    found = parse_object(path, None, read_text(path)).get("benchmarks")
     if not isinstance(found, list) or not found:
         raise TraceFormatError(path, None, "no benchmarks; a guidellm file has a list of them")
-    if len(found) > 1:
-        raise TraceFormatError(
-            path,
-            None,
-            f"{len(found)} benchmarks (one a rate) in one file; run guidellm with one rate for a trace",
-        )
-    if not isinstance(found[0], dict):
-        raise TraceFormatError(path, None, f"benchmarks[0] is {shown(found[0])}; an object is expected")
-    return found[0]
+    for at, one in enumerate(found):
+        if not isinstance(one, dict):
+            raise TraceFormatError(path, None, f"benchmarks[{at}] is {shown(one)}; an object is expected")
+    return found
 
 
 def _records(path: Path, groups: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -87,10 +109,17 @@ def _talk(record: dict[str, Any]) -> tuple[str, bool]:
     return str(info.get("conversation_id")), bool(info.get("turn_index") or info.get("preceding_nodes"))
 
 
-def _warnings(benchmark: dict[str, Any]) -> list[str]:
+def strategy(benchmark: dict[str, Any]) -> dict[str, Any]:
+    """Return how the client sent: its kind (`type_`) and settings; empty where the file does not say."""
     config = benchmark.get("config")
-    strategy = config.get("strategy") if isinstance(config, dict) else None
-    kind = strategy.get("type_") or strategy.get("kind") if isinstance(strategy, dict) else None
+    found = config.get("strategy") if isinstance(config, dict) else None
+    if not isinstance(found, dict):
+        return {}
+    return {"type_": found.get("kind")} | found
+
+
+def _warnings(benchmark: dict[str, Any]) -> list[str]:
+    kind = strategy(benchmark).get("type_")
     if kind in ("concurrent", "throughput", "synchronous"):
         return [f"a closed loop ({kind}): starts follow the server's answers; use max_concurrency instead"]
     return []

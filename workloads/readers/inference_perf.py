@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,27 @@ from workloads.trace import NS_PER_S, Trace
 
 def read(path: Path, *, drop_failed: bool = False) -> Trace:
     """Read all records: arrivals are times of sending (intended ones are not recorded)."""
+    return draft(path, read_records(path)).finish(drop_failed=drop_failed)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a file, in its order."""
     records = parse_json(path, None, read_text(path))
     if not isinstance(records, list):
         raise TraceFormatError(path, None, f"{shown(records)} where a list of records is expected")
     if not records:
         raise TraceFormatError(path, None, "an empty list; a trace has at least one request")
-    lines = [None] * len(records)
     for row, record in enumerate(records):
         if not isinstance(record, dict) or not isinstance(record.get("info"), dict):
             raise TraceFormatError(
                 path, None, f"record {row} is {shown(record)}; an object with info is expected"
             )
+    return records
+
+
+def draft(path: Path, records: Sequence[dict[str, Any]]) -> Draft:
+    """Return the requests of the records, in their order."""
+    lines = [None] * len(records)
     failed = np.array([bool(record.get("error")) for record in records], dtype=np.bool_)
     pairs = [_counts(record) for record in records]
     output = json_whole(path, lines, "completion_tokens", [pair[1] for pair in pairs])
@@ -42,7 +53,7 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
         completion_order=True,
         wall_clock=True,
         warnings=[note] if recounted else [],
-    ).finish(drop_failed=drop_failed)
+    )
 
 
 def _counts(record: dict[str, Any]) -> tuple[Any, Any, bool]:

@@ -20,23 +20,34 @@ from workloads.trace import NS_PER_S, Int64, Trace
 
 ARRAYS = ("input_lens", "output_lens", "start_times", "errors")
 
-_NEAR_ZERO_S = 0.0005  # no engine emits tokens 0.5 ms apart: such chunks waited in the client
-_STARVED_SHARE = 0.05
+NEAR_ZERO_S = 0.0005  # no engine emits tokens 0.5 ms apart: such chunks waited in the client
+STARVED_SHARE = 0.05
 
 
 def read(path: Path, *, drop_failed: bool = False) -> Trace:
     """Read one or more runs; arrivals are the times of sending, or of hand-over under --max-concurrency."""
-    runs = _runs(path)
+    runs = read_runs(path)
     parts = [_run(path, line, run) for line, run in runs]
     for (line, _), before, after in zip(runs[1:], parts, parts[1:], strict=False):
         if after[0].min() < before[0].max():
             raise TraceFormatError(
                 path, line, "a run that starts before the one above ends; one trace a file"
             )
-    arrival, inputs, output, failed = (np.concatenate(column) for column in zip(*parts, strict=True))
     warnings = [note for _, run in runs for note in _warnings(run)]
     if len(runs) > 1:
         warnings.append(f"{len(runs)} runs follow each other, with the pauses between them")
+    found = _draft(path, parts, closed=any(_closed(run) for _, run in runs))
+    found.warnings += warnings
+    return found.finish(drop_failed=drop_failed)
+
+
+def draft(path: Path, line: int | None, run: dict[str, Any]) -> Draft:
+    """Return the requests of one run, in the order of submission."""
+    return _draft(path, [_run(path, line, run)], closed=_closed(run))
+
+
+def _draft(path: Path, parts: Sequence[tuple[Int64, Int64, Int64, Int64]], *, closed: bool) -> Draft:
+    arrival, inputs, output, failed = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Draft(
         path=path,
         lines=[None] * arrival.size,
@@ -45,13 +56,12 @@ def read(path: Path, *, drop_failed: bool = False) -> Trace:
         output_tokens=output,
         failed=failed.astype(np.bool_),
         names=("start_times", "input_lens", "output_lens"),
-        completion_order=any(_closed(run) for _, run in runs),
+        completion_order=closed,
         wall_clock=True,
-        warnings=warnings,
-    ).finish(drop_failed=drop_failed)
+    )
 
 
-def _runs(path: Path) -> list[tuple[int | None, dict[str, Any]]]:
+def read_runs(path: Path) -> list[tuple[int | None, dict[str, Any]]]:
     """Return the run of a JSON document, or one run a line."""
     text = read_text(path)
     if "\n{" in text.strip():
@@ -106,10 +116,10 @@ def _warnings(run: dict[str, Any]) -> list[str]:
     itls = run.get("itls")
     gaps = _gaps(itls if isinstance(itls, list) else [])
     if gaps.size:
-        share = float(np.mean(gaps < _NEAR_ZERO_S))
-        if share > _STARVED_SHARE:
+        share = float(np.mean(gaps < NEAR_ZERO_S))
+        if share > STARVED_SHARE:
             notes.append(
-                f"starved client: {share:.0%} of the token gaps are below {_NEAR_ZERO_S * 1e3:g} ms (median "
+                f"starved client: {share:.0%} of the token gaps are below {NEAR_ZERO_S * 1e3:g} ms (median "
                 f"{np.median(gaps) * 1e3:.3f} ms, mean {gaps.mean() * 1e3:.1f} ms); its latencies and its "
                 "sending times are not the server's"
             )
