@@ -159,7 +159,7 @@ class Stages:
         from sim.run_directory import new_directory  # noqa: PLC0415
 
         shipped, kind = SHIPPED[name], self.device.kind
-        outcome = confirm(
+        confirmed = confirm(
             shipped.scenario(kind),
             [shipped.vary[kind]],
             self.device,
@@ -168,7 +168,8 @@ class Stages:
             say=say,
         )
         with new_directory(self.out / f"confirm-{name}", CONFIRMATION) as directory:
-            write_confirmation(outcome, outcome.load.trace, directory)
+            write_confirmation(confirmed, directory)
+        outcome = confirmed.outcome
         return not outcome.refuted, verdict(outcome), outcome.as_json()
 
     def _calibration(self) -> tuple[bool, str, Facts]:

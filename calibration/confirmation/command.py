@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -92,7 +91,7 @@ def confirm(
         if shipped is not None:
             vary = vary or (shipped.vary[opened.kind],)
             metric = metric or shipped.metric
-        outcome = run_confirmation(
+        confirmed = run_confirmation(
             source,
             vary,
             opened,
@@ -106,9 +105,10 @@ def confirm(
         )
     finally:
         opened.close()
+    outcome = confirmed.outcome
     if out is not None:
         with new_directory(out, CONFIRMATION) as directory:
-            write_confirmation(outcome, outcome.load.trace, directory)
+            write_confirmation(confirmed, directory)
             if report:
                 render(directory, "confirmation")
         say(f"wrote {out}")
@@ -117,23 +117,3 @@ def confirm(
     else:
         print(markdown_table([(Path(scenario).stem, outcome)]) if markdown else outcome_lines(outcome))
     return int(outcome.refuted)
-
-
-def _check(
-    scenario: str,
-    shipped: Collection[str],
-    budget: float | None,
-    *,
-    two_documents: bool,
-    homeless_report: bool,
-) -> None:
-    if budget is not None:
-        check_budget(budget)
-    if two_documents:
-        raise ConfigError("--markdown: prints another document than --json; give one")
-    if homeless_report:
-        raise ConfigError("--report: needs --out DIR, where report.html goes")
-    if scenario not in shipped and not Path(scenario).is_file():
-        raise ConfigError(
-            f"{scenario}: no such file, nor a shipped confirmation; shipped are {', '.join(shipped)}"
-        )

@@ -1,15 +1,8 @@
-"""A decision made in simulation, repeated on a device: how far the metrics were off, and whether the winner held.
+"""A confirmation from start to end: calibrate, run the arms in turns, simulate them, and say what was found.
 
-Every arm runs several times on the device, in turns with the others and with calibration, and once in simulation, on
-the same requests at the same times. Per metric: the simulated value, at the pace that the machine had beside each run,
-the mean of the measured ones with Student's interval over the repetitions, and the relative error. Gains are an arm's
-against another's, positive where the second arm is better: measured ones paired by repetition, simulated ones at one
-pace for all arms, so that no drift of the machine is taken for a gain. The noise of a gain is half the width of the
-interval of the measured one.
-
-An ordering holds where simulated and measured gain have the same sign; it is judged only where the simulated gain
-exceeds the noise, and so never from one repetition. Where nothing is judged, nothing is said to hold. A gain holds
-where the simulated one lies in the measured interval, or the measured one is at least half and at most twice as much.
+Every arm runs several times on the device, in turns with the others and with calibration, and is simulated on the same
+requests at the same times: once for each repetition, at the pace that the machine had beside it, and once at one pace
+for all arms. `outcome` says what follows.
 """
 
 from __future__ import annotations
@@ -22,8 +15,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-import numpy as np
-
+from calibration.confirmation.outcome import (
+    METRICS,
+    ArmOutcome,
+    Comparison,
+    Outcome,
+    arm_outcome,
+    compare_arms,
+    compared_metrics,
+)
 from calibration.confirmation.runs import ArmRuns, Confirmation
 from calibration.confirmation.service import device_profile
 from hwbackend.device import Device
@@ -32,157 +32,25 @@ from sim.errors import ConfigError
 from sim.profile import Profile
 from sim.simulation import Result
 from sim.studies.arms import ArmScenario, build_arms
-from sim.studies.observations import higher_is_better
-from sim.studies.statistics import CONFIDENCE, t_half_width
 from workloads.build import Workload
 
 REPETITIONS: Final = 3
 CALIBRATION_SHARE: Final = 0.35
 """Of the budget goes into calibration: half of that before the first run, half into the probes between runs."""
-METRICS: Final = (
-    "mean_ttft_ms",
-    "p90_ttft_ms",
-    "mean_tpot_ms",
-    "p90_tpot_ms",
-    "mean_e2el_ms",
-    "p90_e2el_ms",
-    "mean_itl_ms",
-    "output_throughput",
-)
-TOLERANCE: Final[Mapping[str, float]] = {
-    "mean_tpot_ms": 0.15,
-    "mean_e2el_ms": 0.15,
-    "p90_tpot_ms": 0.25,
-    "p90_e2el_ms": 0.25,
-}
-"""Relative errors up to which a simulated metric counts as right."""
-_HALF, _TWICE = 0.5, 2.0
 _BUSY: Final = 1.05  # all steps together, over what the undisturbed of them say
 _CALIBRATED_S: Final = 20.0  # before the first run; more tells no more, and the probes add to it
 _CLOSED_LOOP_S: Final = 6.0  # expected of a load whose arrivals do not say how long it is
 
 
-@dataclass(frozen=True)
-class ArmOutcome:
-    """One arm. `interval` is of the measured mean, None with one repetition; `within` says what keeps its tolerance.
-
-    at_one_pace   simulated metrics at the pace that all arms share
-    others_share  of the machine's cores, busy with other work, in each repetition
-    """
-
-    name: str
-    directory: str
-    simulated: Mapping[str, float]
-    measured: Mapping[str, float]
-    interval: Mapping[str, tuple[float, float] | None]
-    error: Mapping[str, float]
-    within: Mapping[str, bool]
-    repetitions: Sequence[Mapping[str, float]]
-    simulations: Sequence[Mapping[str, float]]
-    at_one_pace: Mapping[str, float]
-    others_share: Sequence[float]
-    steps: int
-    replayed_steps: int
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One arm against another by the deciding metric; a gain is positive where `arm` is better than `base`."""
-
-    arm: str
-    base: str
-    gain_simulated: float
-    gain_measured: float
-    interval: tuple[float, float] | None
-    noise: float | None
-    judged: bool
-    ordering_held: bool
-    gain_held: bool
-
-
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a confirmation found; `runs` and `simulated` hold the runs themselves."""
+class Confirmed:
+    """The outcome, and what it stands on: every run of the device, and every simulation beside one, by arm."""
 
-    device: Mapping[str, Any]
-    metric: str
-    arms: Sequence[ArmOutcome]
-    comparisons: Sequence[Comparison]
-    calibration: Mapping[str, Any]
-    seconds: float
-    notes: Sequence[str]
+    outcome: Outcome
     profile: Profile
     load: Workload
     runs: Sequence[ArmRuns]
     simulated: Sequence[Sequence[Result]]
-
-    @property
-    def judged(self) -> list[Comparison]:
-        return [one for one in self.comparisons if one.judged]
-
-    @property
-    def ordering_held(self) -> bool | None:
-        """Whether every judged ordering held; None where none was judged."""
-        return all(one.ordering_held for one in self.judged) if self.judged else None
-
-    @property
-    def gain_held(self) -> bool | None:
-        """Whether every judged gain held; None where none was judged."""
-        return all(one.gain_held for one in self.judged) if self.judged else None
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the device said no to something that was judged."""
-        return self.ordering_held is False or self.gain_held is False
-
-    @property
-    def accurate(self) -> bool:
-        """Whether every metric that has a tolerance is within it, in every arm."""
-        return all(verdict for arm in self.arms for verdict in arm.within.values())
-
-    def repetition_held(self, number: int) -> bool:
-        """The same verdict of one repetition alone: tolerances kept, and the judged orderings as simulated."""
-        for arm in self.arms:
-            simulated, measured = arm.simulations[number], arm.repetitions[number]
-            if any(abs(simulated[name] / measured[name] - 1) > limit for name, limit in TOLERANCE.items()):
-                return False
-        by_name = {arm.name: arm.repetitions[number] for arm in self.arms}
-        gains = [
-            (one.gain_simulated, _gain(by_name[one.arm], by_name[one.base], self.metric))
-            for one in self.judged
-        ]
-        return all((simulated > 0) == (measured > 0) for simulated, measured in gains)
-
-    @property
-    def leading(self) -> Comparison:
-        """The comparison with the first arm that differs most in simulation."""
-        against_first = [one for one in self.comparisons if one.base == self.arms[0].name]
-        return max(against_first, key=lambda one: abs(one.gain_simulated))
-
-    def as_json(self) -> dict[str, Any]:
-        leading = self.leading
-        return {
-            "device": dict(self.device),
-            "metric": self.metric,
-            "arms": [_plain(vars(arm)) for arm in self.arms],
-            "comparisons": [_plain(vars(one)) for one in self.comparisons],
-            "confidence": CONFIDENCE,
-            "ordering_held": self.ordering_held,
-            "gain_held": self.gain_held,
-            "gain_simulated": leading.gain_simulated,
-            "gain_measured": leading.gain_measured,
-            "gain_interval": None if leading.interval is None else list(leading.interval),
-            "gain_noise": leading.noise,
-            "gain_judged": leading.judged,
-            "accurate": self.accurate,
-            "repetitions_held": [
-                self.repetition_held(number) for number in range(len(self.arms[0].repetitions))
-            ],
-            "tolerance": dict(TOLERANCE),
-            "calibration": dict(self.calibration),
-            "seconds": self.seconds,
-            "notes": list(self.notes),
-        }
 
 
 def confirm(
@@ -197,7 +65,7 @@ def confirm(
     budget_s: float | None = None,
     listed: Profile | None = None,
     say: Callable[[str], None] = lambda _message: None,
-) -> Outcome:
+) -> Confirmed:
     """Calibrate, run every arm `repetitions` times (fewer where the budget ends), simulate, and compare.
 
     With a profile (`listed`) its prices stand for the calibration.
@@ -225,8 +93,8 @@ def confirm(
         _arm(one, results, runs.simulate_at_one_pace(one))
         for one, results in zip(runs.arms, simulated, strict=True)
     ]
-    comparisons = [_compare(arm, base, metric) for base, arm in itertools.combinations(arms, 2)]
-    return Outcome(
+    comparisons = [compare_arms(arm, base, metric) for base, arm in itertools.combinations(arms, 2)]
+    outcome = Outcome(
         device=_device_facts(device),
         metric=metric,
         arms=arms,
@@ -234,11 +102,8 @@ def confirm(
         calibration=_calibration(runs),
         seconds=perf_counter() - began,
         notes=_notes(runs, arms, comparisons, simulated),
-        profile=runs.profile,
-        load=runs.load,
-        runs=runs.arms,
-        simulated=simulated,
     )
+    return Confirmed(outcome, runs.profile, runs.load, runs.arms, simulated)
 
 
 def _calibration(runs: Confirmation) -> dict[str, Any]:
@@ -281,68 +146,16 @@ def _check_arms(scenarios: Sequence[ArmScenario]) -> None:
 
 
 def _arm(one: ArmRuns, simulated: Sequence[Result], at_one_pace: Result) -> ArmOutcome:
-    repetitions = [_metrics(result) for result in one.results]
-    simulations = [_metrics(result) for result in simulated]
-    expected, measured, interval = {}, {}, {}
-    for name in METRICS:
-        values = [repetition[name] for repetition in repetitions]
-        expected[name] = float(np.mean([simulation[name] for simulation in simulations]))
-        measured[name] = float(np.mean(values))
-        half = t_half_width(values)
-        interval[name] = None if math.isinf(half) else (measured[name] - half, measured[name] + half)
-    error = {name: expected[name] / measured[name] - 1 for name in METRICS}
-    return ArmOutcome(
-        name=one.arm.name,
-        directory=one.arm.directory,
-        simulated=expected,
-        measured=measured,
-        interval=interval,
-        error=error,
-        within={name: abs(error[name]) <= limit for name, limit in TOLERANCE.items()},
-        repetitions=repetitions,
-        simulations=simulations,
-        at_one_pace=_metrics(at_one_pace),
+    return arm_outcome(
+        one.arm.name,
+        one.arm.directory,
+        repetitions=[compared_metrics(result.summary) for result in one.results],
+        simulations=[compared_metrics(result.summary) for result in simulated],
+        at_one_pace=compared_metrics(at_one_pace.summary),
         others_share=one.others_share,
         steps=sum(result.summary["sim"]["steps"] for result in one.results),
         replayed_steps=one.replayed_steps,
     )
-
-
-def _metrics(result: Result) -> dict[str, float]:
-    values = {name: result.summary[name] for name in METRICS}
-    lacking = [name for name, value in values.items() if value is None or value <= 0]
-    if lacking:
-        raise ConfigError(
-            f"workload: gives no {lacking[0]}, and a confirmation compares it; let requests have answers"
-        )
-    return values
-
-
-def _compare(arm: ArmOutcome, base: ArmOutcome, metric: str) -> Comparison:
-    simulated = _gain(arm.at_one_pace, base.at_one_pace, metric)
-    gains = [_gain(a, b, metric) for a, b in zip(arm.repetitions, base.repetitions, strict=True)]
-    measured, half = float(np.mean(gains)), t_half_width(gains)
-    noise = None if math.isinf(half) else half
-    judged = noise is not None and abs(simulated) > noise
-    held = (simulated > 0) == (measured > 0)
-    inside = noise is not None and abs(simulated - measured) <= noise
-    alike = held and _HALF <= measured / simulated <= _TWICE if simulated else False
-    return Comparison(
-        arm=arm.name,
-        base=base.name,
-        gain_simulated=simulated,
-        gain_measured=measured,
-        interval=None if noise is None else (measured - noise, measured + noise),
-        noise=noise,
-        judged=judged,
-        ordering_held=held,
-        gain_held=inside or alike,
-    )
-
-
-def _gain(arm: Mapping[str, float], base: Mapping[str, float], metric: str) -> float:
-    ratio = arm[metric] / base[metric]
-    return ratio - 1 if higher_is_better(metric) else 1 - ratio
 
 
 def _notes(
@@ -389,16 +202,3 @@ def _device_facts(device: Device) -> dict[str, Any]:
         "dtype": device.ops.dtype,
         "facts": dict(identity.facts),
     }
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with mappings and pairs that JSON knows."""
-
-    def plain(value: Any) -> Any:  # noqa: ANN401
-        if isinstance(value, Mapping):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value
-
-    return {key: plain(value) for key, value in values.items()}

@@ -13,28 +13,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from calibration.confirmation.confirm import Outcome
+from calibration.confirmation.confirm import Confirmed
 from calibration.confirmation.runs import ArmRuns
 from hwbackend.engine.server import BACKEND
 from hwbackend.engine.step_records import write_step_log
 from sim.run_directory import LOCK, json_text, lock_text, write_run
-from workloads.trace import Trace
 
 CONFIRMATION: Final = "confirmation.json"
 PROFILE: Final = "profile.json"
 
 
-def write_confirmation(outcome: Outcome, trace: Trace, directory: Path) -> None:
+def write_confirmation(confirmed: Confirmed, directory: Path) -> None:
     """Write into an existing folder."""
-    (directory / CONFIRMATION).write_text(json_text(outcome.as_json()), encoding="utf-8")
-    (directory / PROFILE).write_text(outcome.profile.to_json(), encoding="utf-8")
-    first = outcome.simulated[0][0]
+    (directory / CONFIRMATION).write_text(json_text(confirmed.outcome.as_json()), encoding="utf-8")
+    (directory / PROFILE).write_text(confirmed.profile.to_json(), encoding="utf-8")
+    first = confirmed.simulated[0][0]
     (directory / LOCK).write_text(lock_text(first.scenario, first.service), encoding="utf-8")
-    for one, simulated in zip(outcome.runs, outcome.simulated, strict=True):
+    for one, simulated in zip(confirmed.runs, confirmed.simulated, strict=True):
         for kind, result in (("simulated", simulated[0]), ("measured", one.results[0])):
             folder = directory / "arms" / f"{one.arm.directory}.{kind}"
             folder.mkdir(parents=True)
-            write_run(result, trace, folder)
+            write_run(result, confirmed.load.trace, folder)
             if kind == "measured":
                 _write_log(one, folder)
 

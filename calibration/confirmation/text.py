@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from calibration.confirmation.confirm import TOLERANCE, ArmOutcome, Comparison, Outcome
+from calibration.confirmation.outcome import TOLERANCE, ArmOutcome, Comparison, Outcome
 from calibration.profile_text import table
 
 _SHOWN: Final = (
