@@ -104,8 +104,8 @@ def measured_device(results: Iterable[Result], identity: Identity) -> Device:
         nvlink_bytes_per_s=None,
         gpus_per_node=1,
         compute_capability=identity.compute_capability,
-        source=f"measured on {identity.name}: {memory} by the best copy, link by the best of {link}, peaks by the "
-        f"fastest product",
+        source=f"measured on {identity.name}: {memory} by the best copy, link by the best of {link}"
+        + (", peaks by the fastest product" if peaks else ""),
     )
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from time import perf_counter
 from typing import Final
 
-import numpy as np
-
+from calibration.measurements import measured_device
 from hwbackend.device import Device
 from hwbackend.engine.server import BACKEND
+from hwbackend.harness import Rules
+from hwbackend.microbench.all import BENCHMARKS
+from hwbackend.microbench.bench import Axes, Result, run_point
 from hwbackend.ops import VALUE_BYTES
 from sim.batching.decision import EngineLimits
 from sim.cost.build import compile_cost
@@ -23,48 +22,41 @@ from sim.curves.elementwise import ElementwiseCurve
 from sim.errors import ConfigError
 from sim.memory import KvCapacity, kv_capacity
 from sim.model import ModelSpec, load_model
-from sim.profile import Device as ProfileDevice
 from sim.profile import Profile
 from sim.scenario.sections import Scenario
 from sim.service import Service
 
 _COPY_BYTES: Final = 64 * 2**20  # larger than most caches
-_SMALL: Final = 1024  # values of a call that is all launch
-_TIMES: Final = 7
+_RULES: Final = Rules(budget_s=0.2)
 
 
 def device_profile(device: Device) -> Profile:
     """The device as it shows itself: memory, cache, copy bandwidths, time of a call. It has no curves of kernels.
 
-    Bandwidths are medians of copies of 64 MiB, each way: within device memory (counted read and written), and from
-    pinned host memory to the device.
+    Three microbenchmarks: copies of 64 MiB within device memory (counted read and written) and from pinned host memory
+    to the device, and the smallest call.
     """
     identity = device.identity
-    within, loaded = _copy_rates(device)
-    launch_s = _call_s(device)
+    copies = [
+        _point(device, "device_memory", {"op": "copy", "num_bytes": _COPY_BYTES}),
+        _point(device, "transfer", {"direction": "load", "num_bytes": _COPY_BYTES, "memory": "pinned"}),
+    ]
+    call = _point(device, "launch", {"op": "call", "calls": 1}).measurement
+    assert call is not None
+    measured = measured_device(copies, identity)
     return Profile(
         schema=1,
         name=f"{_word(identity.name)}_{BACKEND}",
         engine=f"{BACKEND} {version('servetwin')}",
         created=datetime.now(UTC).date().isoformat(),
-        device=ProfileDevice(
-            memory_bytes=identity.memory.total_bytes,
-            memory_source=identity.memory.source,
-            hbm_bytes_per_s=within,
-            flops_per_s={},
-            sm_count=identity.compute_units,
-            l2_bytes=identity.cache_bytes,
-            pcie_bytes_per_s=loaded,
-            nvlink_bytes_per_s=None,
-            gpus_per_node=1,
-            compute_capability=identity.compute_capability,
-            source=f"measured on {identity.fingerprint}",
-        ),
+        device=measured,
         gemm={},
         prefill_attention={},
         decode_attention={},
         elementwise=ElementwiseCurve(
-            source="a small addition, and copies of 64 MiB", launch_s=launch_s, bytes_per_s=within
+            source="the smallest call, and copies of 64 MiB",
+            launch_s=call.summary.median_s,
+            bytes_per_s=measured.hbm_bytes_per_s,
         ),
     )
 
@@ -133,36 +125,11 @@ def device_capacity(scenario: Scenario, model: ModelSpec, device: Device, profil
     return replace(capacity, block_bytes=engine.block_size * token_bytes)
 
 
-def _copy_rates(device: Device) -> tuple[float, float]:
-    source, target = (device.empty(_COPY_BYTES, "uint8") for _ in range(2))
-    source.fill(1)
-    host = device.host_buffer(_COPY_BYTES, pinned=True)
-    host[:] = 1
-    within = _median_s(device, lambda: device.copy(target, source))
-    loaded = _median_s(device, lambda: device.copy(target, host))
-    return 2 * _COPY_BYTES / within, _COPY_BYTES / loaded
-
-
-def _call_s(device: Device) -> float:
-    x, y = (device.ops.to_values(device.to_device(np.zeros((1, _SMALL), np.float32))) for _ in range(2))
-    many = 100
-
-    def calls() -> None:
-        for _ in range(many):
-            device.ops.add(x, y)
-
-    return _median_s(device, calls) / many
-
-
-def _median_s(device: Device, call: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(_TIMES + 1):
-        device.main.synchronize()
-        start = perf_counter()
-        call()
-        device.main.synchronize()
-        seconds.append(perf_counter() - start)
-    return statistics.median(seconds[1:])
+def _point(device: Device, name: str, axes: Axes) -> Result:
+    result = run_point(device, BENCHMARKS[name], axes, _RULES)
+    if result.measurement is None:
+        raise ConfigError(f"{name} does not run here: {result.skipped}")
+    return result
 
 
 def _word(name: str) -> str:

@@ -102,6 +102,24 @@ def test_the_simulated_side_has_the_engines_memory_and_limits(confirmed):
             assert (ours["output_tokens"] == theirs["output_tokens"]).all()
 
 
+def test_the_device_shows_itself_by_microbenchmarks(cpu):
+    profile = device_profile(cpu)
+    device, identity = profile.device, cpu.identity
+    assert (device.memory_bytes, device.sm_count) == (identity.memory.total_bytes, identity.compute_units)
+    assert device.hbm_bytes_per_s == profile.elementwise.bytes_per_s > 0
+    assert device.pcie_bytes_per_s > 0
+    assert 0 < profile.elementwise.launch_s < 1e-3
+    assert not profile.gemm
+    assert not profile.decode_attention
+    assert "product" not in device.source
+
+
+def test_a_device_without_memory_for_a_copy_is_refused(cpu, monkeypatch):
+    monkeypatch.setattr(type(cpu), "memory", lambda self: replace(self.identity.memory, free_bytes=10**6))
+    with pytest.raises(ConfigError, match=r"device_memory does not run here: needs 0\.1 GB"):
+        device_profile(cpu)
+
+
 def test_calibration_loads_are_not_the_confirmations(cpu):
     from calibration.confirmation.runs import Confirmation, Load
 
