@@ -1,6 +1,6 @@
 """Models: what the arithmetic of a transformer needs to know, and nothing else.
 
-The shipped table (`models.json`) restates the facts of 17 public models; each names its source.
+The shipped table (`models.json`) restates the facts of 20 public models; each names its source.
 """
 
 from __future__ import annotations

@@ -32,8 +32,18 @@ def write_config(folder: Path, **fields: object) -> Path:
     return path
 
 
-def test_seventeen_models_are_shipped():
-    assert len(shipped_models()) == 17
+def test_twenty_models_are_shipped():
+    assert len(shipped_models()) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [("mistral-nemo-2407", 12.2, 12.2), ("yi-34b", 34.4, 34.4), ("llama-4-scout-17b-16e", 109, 17)],
+)
+def test_sizes_are_those_that_their_makers_publish(name, billions, active):
+    model = load_model(name)  # of Scout all but the vision tower
+    assert model.params_total / 1e9 == pytest.approx(billions, rel=0.015)
+    assert model.params_active_per_token / 1e9 == pytest.approx(active, rel=0.015)
 
 
 @pytest.mark.parametrize("name", shipped_models())
