@@ -70,6 +70,29 @@ def test_run_writes_a_run_directory(scenario, tmp_path, capsys):
     ]
 
 
+@pytest.mark.parametrize(("max_model_len", "refused", "code"), [(3000, 0, 0), (1000, 1, 0), (50, 3, 1)])
+def test_a_run_that_serves_nobody_says_no_and_keeps_its_files(
+    scenario, tmp_path, capsys, max_model_len, refused, code
+):
+    trace, out = tmp_path / "trace.csv", tmp_path / "out"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,50,5\n0,900,9\n1,2000,6\n")
+    sets = (
+        "workload.request_rate=null",
+        "workload.num_requests=null",
+        f"engine.max_model_len={max_model_len}",
+    )
+    options = [text for one in sets for text in ("--set", one)]
+    command = ["run", str(scenario), "--trace", str(trace), *options, "--out", str(out), "--json"]
+    assert run_command(command) == code
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)
+    assert summary == json.loads((out / "summary.json").read_text())
+    assert summary["failed"] == refused
+    said = [f"wrote {out}"]
+    said += ["all 3 requests were refused: 3 exceeds_max_model_len"] if code else []
+    assert captured.err.splitlines() == said
+
+
 def test_the_locked_scenario_reproduces_the_run(scenario, tmp_path, capsys):
     assert run_command(["run", str(scenario), "--out", str(tmp_path / "a")]) == 0
     locked = yaml.safe_load((tmp_path / "a" / "scenario.lock.yaml").read_text())["scenario"]

@@ -11,8 +11,10 @@ from sim.run_directory import LOCK, new_directory, write_run
 from sim.simulation import Result, build_load, simulate
 
 
-def run(scenario: Path, /, *, options: ScenarioOptions = NO_OPTIONS) -> None:
+def run(scenario: Path, /, *, options: ScenarioOptions = NO_OPTIONS) -> int:
     """Simulate a scenario once.
+
+    Exit code 1 where every request was refused; what would let them in stands among the notes.
 
     Parameters
     ----------
@@ -35,6 +37,16 @@ def run(scenario: Path, /, *, options: ScenarioOptions = NO_OPTIONS) -> None:
         put_json(result.summary)
     else:
         print_summary(result)
+    if all_refused(result):
+        refused = (f"{count} {reason}" for reason, count in result.summary["sim"]["rejected"].items())
+        say(f"all {result.summary['num_prompts']} requests were refused: {', '.join(refused)}")
+        return 1
+    return 0
+
+
+def all_refused(result: Result) -> bool:
+    """Whether there were requests and none was served; a load without any is served whole."""
+    return result.summary["completed"] == 0 < result.summary["num_prompts"]
 
 
 def print_summary(result: Result) -> None:
