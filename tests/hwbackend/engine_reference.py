@@ -20,10 +20,11 @@ def rope(x, positions):
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
-def logits_of(model: ModelSpec, weights: Weights, tokens, visible=None) -> np.ndarray:
+def logits_of(model: ModelSpec, weights: Weights, tokens, visible=None, masses=None) -> np.ndarray:
     """Logits [vocab] behind the last of `tokens`.
 
-    `visible(layer, query, tokens)` may say which keys a query sees, as a mask over those up to it.
+    `visible(layer, query, tokens)` may say which keys a query sees, as a mask over those up to it; the list `masses`
+    gets what the last token attends to, [heads, tokens] of each layer.
     """
     heads, kv_heads, dim = model.num_heads, model.num_kv_heads, model.head_dim
     positions = np.arange(len(tokens))
@@ -34,7 +35,7 @@ def logits_of(model: ModelSpec, weights: Weights, tokens, visible=None) -> np.nd
         q = rope(qkv[:, :heads], positions)
         k = rope(qkv[:, heads : heads + kv_heads], positions)
         v = qkv[:, heads + kv_heads :]
-        out = np.zeros_like(q)
+        out, last = np.zeros_like(q), np.zeros((heads, len(tokens)))
         for head in range(heads):
             own = head // (heads // kv_heads)
             scores = q[:, head] @ k[:, own].T / np.sqrt(dim)
@@ -44,7 +45,10 @@ def logits_of(model: ModelSpec, weights: Weights, tokens, visible=None) -> np.nd
                     mask = visible(number, query, len(tokens))
                     scores[query, ~mask] = -np.inf
             p = np.exp(scores - scores.max(axis=1, keepdims=True))
-            out[:, head] = p / p.sum(axis=1, keepdims=True) @ v[:, own]
+            p /= p.sum(axis=1, keepdims=True)
+            out[:, head], last[head] = p @ v[:, own], p[-1]
+        if masses is not None:
+            masses.append(last)
         x = x + out.reshape(len(tokens), -1) @ layer.output.astype(np.float64)
         h = norm(x, layer.mlp_norm.astype(np.float64)) @ layer.gate_up.astype(np.float64)
         gate, up = np.split(h, 2, axis=1)

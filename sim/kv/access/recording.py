@@ -15,12 +15,18 @@ class Header:
 
     block_size      tokens of a page
     context_tokens  that the first step attends to, its own token included; each later step has one more
-    num_layers      of the model
+    num_layers      of the model, times `heads`
+    heads           KV heads that are recorded apart: head h of layer i stands as layer i * heads + h
+    source          whose attention this is, and how its pages were chosen, in words
+    random_weights  whether nobody trained the model; None: not said
     """
 
     block_size: int
     context_tokens: int
     num_layers: int
+    heads: int = 1
+    source: str = ""
+    random_weights: bool | None = None
 
     def pages(self, step: int) -> int:
         """Pages that hold the context of a step."""

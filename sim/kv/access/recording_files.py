@@ -7,7 +7,10 @@ in the metadata of the schema, under `servetwin.kv_access`, a JSON object:
     version         1
     block_size      tokens of a page
     context_tokens  that the first step attends to, its own token included; each later step has one more
-    num_layers      of the model
+    num_layers      of the model, times `heads`
+    heads           optional, by default 1: KV heads recorded apart; head h of layer i is layer i * heads + h
+    source          optional: whose attention this is, and how its pages were chosen, in words
+    random_weights  optional: whether nobody trained the model
 
 JSON lines (`.jsonl`): this object in the first line, then one object a row with the names of the columns.
 """
@@ -30,7 +33,8 @@ from workloads.errors import InputError, TraceFormatError
 VERSION: Final = 1
 _KEY: Final = b"servetwin.kv_access"
 _COLUMNS: Final = {"step": pa.int32(), "layer": pa.int32(), "page": pa.int32(), "weight": pa.float64()}
-_LIMITS: Final = {"block_size": 1 << 20, "context_tokens": 1 << 40, "num_layers": 1 << 16}
+_LIMITS: Final = {"block_size": 1 << 20, "context_tokens": 1 << 40, "num_layers": 1 << 16, "heads": 1 << 16}
+_OPTIONAL: Final = {"heads": 1}
 
 
 def write_recording(path: Path, recording: Recording) -> None:
@@ -147,11 +151,23 @@ def _header(path: Path, number: int | None, text: str | bytes) -> Header:
         raise TraceFormatError(
             path, number, f"version is {found.get('version')!r}; this reads recordings of version {VERSION}"
         )
+    found = {**_OPTIONAL, **found}
     for name, most in _LIMITS.items():
         value = found.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             raise TraceFormatError(path, number, f"{name} is {value!r}; give a whole number from 1 to {most}")
-    return Header(**{name: found[name] for name in _LIMITS})
+    if found["num_layers"] % found["heads"]:
+        raise TraceFormatError(
+            path, number, f"heads is {found['heads']}; it must divide num_layers, {found['num_layers']}"
+        )
+    source, random_weights = found.get("source", ""), found.get("random_weights")
+    if not isinstance(source, str):
+        raise TraceFormatError(path, number, f"source is {source!r}; give words")
+    if not isinstance(random_weights, bool | None):
+        raise TraceFormatError(
+            path, number, f"random_weights is {random_weights!r}; give true, false or null"
+        )
+    return Header(**{name: found[name] for name in _LIMITS}, source=source, random_weights=random_weights)
 
 
 def _check_rows(path: Path, header: Header, columns: dict[str, Any], first_line: int | None) -> None:
