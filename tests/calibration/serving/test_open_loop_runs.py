@@ -1,0 +1,257 @@
+"""Runs under inference-perf's shared prefixes: what is read, what is drawn, what is never used."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibration.serving.measured_run import MeasuredRun
+from calibration.serving.readers import aggregates, open_loop, per_request
+from calibration.serving.readers.shared_prefix import (
+    DRAIN_S,
+    GROUPS,
+    PROMPTS,
+    SharedPrefixLoad,
+    Stage,
+    prompt_hashes,
+)
+from sim.service import build_service
+from tests.data import shared_data
+from workloads.errors import InputError
+
+EXPERIMENT = {
+    "experiment": "one",
+    "stage": "0",
+    "model": "meta-llama/Llama-2-7b-hf",
+    "hardware": "H100-SXM-80GB",
+    "precision": "FP16/BF16",
+    "tp": "1",
+    "max_model_len": "4096",
+    "max_num_batched_tokens": "2048",
+    "max_num_seqs": "128",
+    "kv_blocks_total_gpu": "7462",
+    "workload": "codegen",
+    "overloaded_in_source": "0",
+    "rate_rps": "2",
+    "duration_s": "2",
+    "send_duration_s": "1.9",
+    "system_prompt_len": "100",
+    "output_len_requested": "11",
+    "prompt_len_mean": "200.4",
+}
+REQUESTS = [  # arrival [us], input tokens, failed, ttft [s], e2e [s], prompt
+    (0, 200, 0, 0.1, 0.6, 0),
+    (400_000, 201, 0, 0.2, 0.6, 1),
+    (900_000, 0, 1, "", 300.0, 0),
+    (1_700_000, 201, 0, 0.1, 0.4, 1),
+    (3_000_000, 200, 0, 0.3, 1.4, 0),
+    (3_500_000, 201, 0, 0.1, 1.2, 1),
+]
+
+
+def write_table(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def write_requests(path: Path, rows: list[tuple[object, ...]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = ("arrival_time_us", "input_tokens", "has_error", "ttft_s", "e2e_s", "prompt_id_approx")
+    with gzip.open(path, "wt", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two stages, 4 and 2 requests; the third failed."""
+    whole = EXPERIMENT | {"stage": "-1", "rate_rps": ""}
+    second = EXPERIMENT | {"stage": "1", "rate_rps": "1", "duration_s": "2"}
+    write_table(tmp_path / "experiments.csv", [whole, second, EXPERIMENT])
+    write_requests(tmp_path / "requests" / "one.csv.gz", REQUESTS)
+    return tmp_path
+
+
+def test_requests_are_as_recorded(folder):
+    [run] = per_request.read(folder / "experiments.csv")
+    trace = run.workload.trace
+    assert trace.arrival_ns.tolist() == [1000 * row[0] for row in REQUESTS]
+    assert trace.input_tokens.tolist() == [200, 201, 200, 201, 200, 201]  # of the failed one by its prompt
+    assert set(trace.output_tokens.tolist()) == {11}  # what was asked for, not what the text came to
+    assert run.scenario.engine.num_gpu_blocks_override == 7462
+
+
+def test_parts_are_the_stages_without_what_failed(folder):
+    [run] = per_request.read(folder / "experiments.csv")
+    first, second = run.parts
+    assert first.counted.tolist() == [True, True, False, True, False, False]
+    assert second.counted.tolist() == [False] * 4 + [True, True]
+    assert [part.labels["request_rate"] for part in run.parts] == [2.0, 1.0]
+
+
+def test_latencies_follow_from_the_requests(folder):
+    [run] = per_request.read(folder / "experiments.csv")
+    measured = run.parts[0].measured
+    assert measured["mean_ttft_ms"] == pytest.approx(400 / 3)
+    assert measured["median_e2el_ms"] == pytest.approx(600)
+    assert measured["mean_tpot_ms"] == pytest.approx((50 + 40 + 30) / 3)  # over 10 gaps, whatever was counted
+
+
+def test_without_requests_a_run_is_inputs_only(folder):
+    (folder / "requests" / "one.csv.gz").unlink()
+    [run] = per_request.read(folder / "experiments.csv")
+    assert run.parts == ()
+    assert len(run.workload.trace) == 6
+
+
+def test_overload_is_scored_apart(folder):
+    write_table(folder / "experiments.csv", [EXPERIMENT | {"overloaded_in_source": "1", "duration_s": "3"}])
+    [run] = per_request.read(folder / "experiments.csv")
+    assert [part.apart for part in run.parts] == [per_request.OVERLOADED]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hardware": "H900"}, "no profile for 'H900'; known are H100"),
+        ({"precision": "FP2"}, "no precision 'FP2'"),
+        ({"rate_rps": "fast"}, "could not convert string to float: 'fast'"),
+        ({"duration_s": "60"}, "6 requests, and the experiment's stages sent 120"),
+    ],
+)
+def test_bad_rows_are_named(folder, change, message):
+    write_table(folder / "experiments.csv", [EXPERIMENT | change])
+    with pytest.raises(InputError, match=message):
+        per_request.read(folder / "experiments.csv")
+
+
+def test_a_missing_column_is_named(folder):
+    write_table(folder / "experiments.csv", [{"experiment": "one", "stage": "0"}])
+    with pytest.raises(InputError, match="no column kv_blocks_total_gpu"):
+        per_request.read(folder / "experiments.csv")
+    assert not per_request.recognises(folder / "experiments.csv")
+
+
+# --- loads that are drawn --------------------------------------------------------------------------------------------
+
+LOADS = st.builds(
+    SharedPrefixLoad,
+    stages=st.lists(
+        st.builds(Stage, st.integers(1, 20).map(float), st.integers(5, 60).map(float)), min_size=1, max_size=3
+    ).map(tuple),
+    system_tokens=st.integers(1, 120),
+    input_tokens=st.integers(121, 900),
+    output_tokens=st.integers(2, 300),
+)
+
+
+@given(LOADS, st.integers(0, 9))
+def test_each_stage_sends_its_requests_in_its_time(load, seed):
+    arrival_s = load.draw(seed).trace.arrival_ns / 1e9
+    masks = load.masks()
+    assert np.array_equal(np.sum(masks, axis=0), np.ones(load.requests))  # each request is in one stage
+    latest = 0.0
+    for stage, mask in zip(load.stages, masks, strict=True):
+        times = arrival_s[mask]
+        assert times.size == round(stage.rate_rps * stage.duration_s)
+        assert times.max() - times.min() <= stage.duration_s
+        assert times.min() >= (latest + DRAIN_S - 1e-6 if latest else 0)
+        latest = times.max()
+
+
+def test_gaps_are_those_of_a_poisson_process():
+    load = SharedPrefixLoad((Stage(10.0, 2000.0),), 100, 600, 200)
+    gaps = np.diff(load.draw(1).trace.arrival_ns)
+    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
+
+
+@given(st.lists(st.integers(0, PROMPTS - 1), min_size=2, max_size=30), st.integers(0, 200))
+def test_prompts_share_what_they_begin_with(prompts, system_tokens):
+    lengths = np.full(len(prompts), 250)
+    hashes = prompt_hashes(np.array(prompts), lengths, system_tokens)
+    assert hashes.is_chained()
+    for i, one in enumerate(prompts):
+        for j, other in enumerate(prompts[:i]):
+            same = int(np.count_nonzero(hashes.of(i) == hashes.of(j)))
+            if one == other:
+                assert same == hashes.of(i).size
+            elif one % GROUPS == other % GROUPS:
+                assert same == system_tokens // 16
+            else:
+                assert same == 0
+
+
+# --- the measured data -----------------------------------------------------------------------------------------------
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, MeasuredRun]:
+    path = shared_data("vllm_h100_perrequest", "experiments.csv")
+    return {run.name: run for run in per_request.read(path)}
+
+
+def test_stages_agree_with_the_source_s_own_summary(recorded):
+    rows = {
+        (row["experiment"], int(row["stage"])): row
+        for row in rows_of(shared_data("vllm_h100_perrequest", "experiments.csv"))
+    }
+    checked = 0
+    for run in recorded.values():
+        for part in run.parts:
+            row = rows[run.name, part.labels["stage"]]
+            assert part.counted.sum() == int(row["n_success"])
+            for metric, column in (
+                ("mean_ttft_ms", "ttft_ms_mean"),
+                ("p99_ttft_ms", "ttft_ms_p99"),
+                ("median_e2el_ms", "e2e_ms_median"),
+                ("mean_tpot_ms", "itl_derived_ms_requested_outlen"),
+            ):
+                if part.apart is None or metric != "median_e2el_ms":
+                    assert part.measured[metric] == pytest.approx(float(row[column]), rel=1e-4)
+            checked += 1
+    assert checked == 6
+
+
+def test_half_counted_gaps_are_not_read(recorded):
+    """TPOT, times its gaps, and TTFT make up E2E in every part."""
+    for run in recorded.values():
+        gaps = run.labels["output_tokens"] - 1
+        for part in run.parts:
+            of_parts = part.measured["mean_ttft_ms"] + gaps * part.measured["mean_tpot_ms"]
+            assert of_parts == pytest.approx(part.measured["mean_e2el_ms"], rel=1e-9)
+
+
+def test_the_open_loop_table_says_the_same_of_the_same_runs(recorded):
+    path = shared_data("e2e_openloop", "inference_perf_h100_workloads.csv")
+    runs = {run.name: run for run in open_loop.read(path)}
+    assert len(runs) == 16
+    assert {name for name, run in runs.items() if run.parts} == set(recorded)
+    for name, run in recorded.items():
+        for part, other in zip(run.parts, runs[name].parts, strict=True):
+            assert part.apart is None or other.apart is not None
+            for metric in ("median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms"):
+                assert other.measured[metric] == pytest.approx(part.measured[metric], rel=1e-3)
+
+
+def test_every_aggregate_and_blind_run_can_be_set_up():
+    folder = shared_data("vllm_multi_gpu_aggregates")
+    runs = aggregates.read(folder / "experiments.csv") + aggregates.read(folder / "eval_inputs_only.csv")
+    runs += per_request.read(shared_data("vllm_h100_perrequest", "blind_inputs_only.csv"))
+    assert len(runs) == 13 + 38 + 12
+    assert all(bool(run.parts) == (run.curve in {r.curve for r in runs[:13]}) for run in runs)
+    for run in runs:
+        build_service(run.scenario)
