@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hwbackend.kernels.sources import DTYPE_CODES, SOURCES, options, source
+from hwbackend.kernels.sources import DTYPE_CODES, SOURCES, kernel_names, options, source
 
 ARCHITECTURES: Final = ("sm_80", "sm_90", "sm_100")
 _INSTALLED: Final = Path("/usr/local/cuda/bin/nvcc")
@@ -62,6 +62,11 @@ class Resources:
     stack_bytes: int
     spill_bytes: int
 
+    @property
+    def spills(self) -> bool:
+        """Whether it keeps in memory what belongs into registers."""
+        return self.spill_bytes > 0 or self.stack_bytes > 0
+
 
 def find_nvcc() -> Path | None:
     """Find it in CUDA_HOME, on the search path, or where the toolkit installs it."""
@@ -85,7 +90,7 @@ def all_variants() -> tuple[Variant, ...]:
 def compile_variant(
     nvcc: Path, variant: Variant, architectures: Sequence[str] = ARCHITECTURES
 ) -> list[Resources]:
-    """Compile for all architectures at once and read what ptxas says."""
+    """Compile for all architectures at once and read what ptxas says of each kernel on each."""
     targets = [f"-gencode=arch=compute_{name[3:]},code={name}" for name in architectures]
     with tempfile.TemporaryDirectory() as directory:
         code = Path(directory) / f"{variant.source}.cu"
@@ -103,7 +108,12 @@ def compile_variant(
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
         raise CompileError(f"{variant.source}.cu [{variant}]: {done.stdout}{done.stderr}".strip())
-    return list(_parse(variant, done.stdout + done.stderr))
+    found = list(_parse(variant, done.stdout + done.stderr))
+    silent = set(itertools.product(kernel_names(variant.source), architectures))
+    silent -= {(one.kernel, one.architecture) for one in found}
+    if silent:
+        raise CompileError(f"{variant.source}.cu [{variant}]: ptxas says nothing of {sorted(silent)}")
+    return found
 
 
 def compile_all(
@@ -125,7 +135,7 @@ def format_table(resources: Sequence[Resources]) -> str:
     ]
     for (kernel, variant), found in sorted(lines.items()):
         registers = " / ".join(
-            f"{found[name].registers}" + (f" ({found[name].spill_bytes})" if found[name].spill_bytes else "")
+            f"{found[name].registers}" + (f" ({found[name].spill_bytes})" if found[name].spills else "")
             for name in columns
         )
         shared = max(one.shared_bytes for one in found.values())
@@ -195,7 +205,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     print(format_table(resources))
-    return int(any(one.spill_bytes for one in resources))
+    spilled = [one for one in resources if one.spills]
+    said = f"{len(spilled)} SPILL:\n{format_table(spilled)}" if spilled else "none spills"
+    print(f"{len(variants)} variants of {len(SOURCES)} sources, {len(resources)} kernels; {said}")
+    return int(bool(spilled))
 
 
 if __name__ == "__main__":
