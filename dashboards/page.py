@@ -23,6 +23,7 @@ class Plot:
     """A figure on the page; its summary has one line an arm.
 
     choices  what else it can show, by name; then it gets a menu
+    first    what the menu calls the figure that is shown at first
     """
 
     id: str
@@ -31,6 +32,7 @@ class Plot:
     summary: Sequence[str]
     caption: str = ""
     choices: Mapping[str, Any] | None = None
+    first: str = "all replicas"
 
 
 def text(value: object) -> str:
@@ -51,7 +53,7 @@ def plot_html(plot: Plot) -> str:
         options = "".join(f'<option value="{ids[name]}">{text(name)}</option>' for name in plot.choices)
         menu = (
             f'<p><label>Show <select data-plot="{plot.id}" autocomplete="off">'
-            f'<option value="{plot.id}-data">all replicas</option>{options}</select></label></p>'
+            f'<option value="{plot.id}-data">{text(plot.first)}</option>{options}</select></label></p>'
         )
     alternative = f"{plot.title}. {'; '.join(plot.summary)}"
     return (
