@@ -60,6 +60,9 @@ OWN_FILES = frozenset(
         "meta.json",
         "requests.csv",
         "steps.csv",
+        # of measured runs, predicted
+        "scores.json",
+        "predictions.parquet",
     )
 )
 _OTHER_KINDS = frozenset(("comparison.json", "plan.json", "confirmation.json"))  # which hold a lock file too

@@ -40,6 +40,13 @@ def load_scenario(
         raise ConfigError(f"{where}: {one_line(error, Scenario, raw)}") from None
 
 
+def read_mapping(path: Path) -> Raw:
+    """A scenario file as it stands, unchecked; the files that it names as they are seen from here."""
+    raw = _read(path)
+    _find_paths(raw, path.parent)
+    return raw
+
+
 def apply_override(raw: Raw, override: str) -> None:
     """Set `a.b.c=value` in a nested mapping; the value is read as YAML."""
     path, equals, text = override.partition("=")
