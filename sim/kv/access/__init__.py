@@ -5,6 +5,7 @@ hashing.py      random numbers that depend on coordinates alone
 recording.py    recorded accesses, sampled from a real attention or from a model
 recording_files.py  their file format: reader and writer
 heat_map.py     layer x distance histograms of reads
+reuse.py        what a recording says by layer: reads that repeat, beside chance
 """
 
 from __future__ import annotations

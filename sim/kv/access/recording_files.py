@@ -37,11 +37,11 @@ _LIMITS: Final = {"block_size": 1 << 20, "context_tokens": 1 << 40, "num_layers"
 _OPTIONAL: Final = {"heads": 1}
 
 
-def write_recording(path: Path, recording: Recording) -> None:
-    """Write a recording; the suffix of the path says in which format."""
+def write_recording(path: Path, recording: Recording, suffix: str | None = None) -> None:
+    """Write a recording; the suffix, by default that of the path, says in which format."""
     header = {"version": VERSION, **asdict(recording.header)}
     columns = {name: getattr(recording, name) for name in _COLUMNS}
-    if _is_parquet(path):
+    if _is_parquet(path if suffix is None else path.with_suffix(suffix)):
         schema = pa.schema(list(_COLUMNS.items()), metadata={_KEY: json.dumps(header).encode()})
         pq.write_table(pa.table(columns, schema=schema), path)
         return
@@ -72,6 +72,11 @@ def read_recording(path: Path) -> Recording:
             path, None, f"step {missing} has no rows; number the steps from 0 without gaps"
         )
     return Recording(header, rows["step"], rows["layer"], rows["page"], rows["weight"].astype(np.float64))
+
+
+def check_suffix(path: Path) -> None:
+    """Raise InputError where a path's suffix names no format of recordings."""
+    _is_parquet(path)
 
 
 def _is_parquet(path: Path) -> bool:
