@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,10 @@ from sim.cost.cuda_graphs import capture_sizes, padded_tokens
 from sim.curves.term import Float
 from sim.model import ModelSpec, load_model
 from workloads.errors import ConfigError
+
+_ROWS_AVX512: Final = 6
+"""Rows of a register block of oneDNN's matrix products, which engines on x86 CPUs call: of 32 vector registers one
+holds an input and 4 hold weights, so (32 - 1 - 4) / 4 rows of 4 registers of outputs fit (`brgemm_utils.cpp`)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class EngineLog:
     runs: tuple[Steps, ...]
     kv_bytes: int
     """Of the engine's KV blocks."""
+    row_block: int
+    """Rows that products compute together; a part of a block takes as long as the whole."""
 
 
 def read_engine_log(directories: Sequence[Path], model: str | None = None) -> EngineLog:
@@ -72,7 +77,8 @@ def read_engine_log(directories: Sequence[Path], model: str | None = None) -> En
     named = load_model(model) if model else _model_of(directories[0])
     steps = tuple(_columns(run, _engine_args(path)) for run, path in zip(runs, directories, strict=True))
     blocks = max(run.num_gpu_blocks * run.block_size for run in runs)
-    return EngineLog(named, runs[0].engine, steps, blocks * named.kv_bytes_per_token())
+    kv_bytes = blocks * named.kv_bytes_per_token()
+    return EngineLog(named, runs[0].engine, steps, kv_bytes, _row_block(directories[0]))
 
 
 def _columns(run: StepLogRun, args: dict[str, Any]) -> Steps:
@@ -104,18 +110,23 @@ def _columns(run: StepLogRun, args: dict[str, Any]) -> Steps:
 
 
 def _engine_args(directory: Path) -> dict[str, Any]:
-    args: dict[str, Any] = json.loads((directory / "meta.json").read_text(encoding="utf-8"))["engine_args"]
+    args: dict[str, Any] = _meta(directory)["engine_args"]
     return args
+
+
+def _row_block(directory: Path) -> int:
+    """6 where the log names a CPU with AVX-512, else 1: a GPU's tiles are hidden by the weights that they read."""
+    return _ROWS_AVX512 if "AVX512" in str(_meta(directory).get("cpu", "")) else 1
+
+
+def _meta(directory: Path) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
+    return meta
 
 
 def _model_of(directory: Path) -> ModelSpec:
     """Return the model whose config stands in meta.json."""
     path = directory / "meta.json"
-    config = json.loads(path.read_text(encoding="utf-8")).get("model")
-    if not isinstance(config, dict):
+    if not isinstance(_meta(directory).get("model"), dict):
         raise ConfigError(f"{path}: no model config under 'model'; name one with --model")
-    with tempfile.TemporaryDirectory(prefix="servetwin-model-") as folder:
-        copy = Path(folder) / "logged" / "config.json"
-        copy.parent.mkdir()
-        copy.write_text(json.dumps(config), encoding="utf-8")
-        return load_model(copy)
+    return load_model(path)

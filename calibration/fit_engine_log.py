@@ -5,7 +5,10 @@
 
 With a base profile (the shipped one of the same GPU, say) its curves keep their shape, and each kind of term gets a
 factor on its times. Without one the curves are plain rooflines: rates and bandwidths of products, of decode attention
-and of prefill attention, as the log shows them. All parameters are positive and fitted together to the logarithms of
+and of prefill attention, and what attention takes for each prompt beside its rate, as the log shows them. Products run
+over whole blocks of rows where the log names a CPU that does (`engine_log.py`): on vLLM's CPU engine steps of 1 to 6
+decodes take alike, and the 7th adds 5 ms. Attention there takes prompts one by one: 2 ms for each of the 8 to 32 that
+are prefilled in one step. All parameters are positive and fitted together to the logarithms of
 step times, with soft absolute errors, so that steps which something else held up do not decide.
 
 Not told apart: what tokens of a prompt cost the host, from the rate of products (so per_token is fitted with a base
@@ -128,13 +131,13 @@ def _scaled(base: Profile, log: EngineLog, name: str, longest: float) -> tuple[B
 
 
 def _roofline(log: EngineLog, name: str, longest: float) -> tuple[Build, Bounds]:
-    """Products [FLOP/s, byte/s], decode attention [byte/s], prefill attention [FLOP/s]; then the host's parts."""
+    """Products [FLOP/s, byte/s], decode attention [byte/s], prefill attention [FLOP/s, s]; then the host's parts."""
     model, dtype = log.model, log.model.plain_dtype("auto")
     source = f"roofline fitted to the step log of {log.engine}"
     kinds = {"head_dim": model.head_dim, "window": 0}
 
     def build(p: Float) -> Profile:
-        flops, width, decode_width, attention_flops, base_s, per_seq_s = map(float, p)
+        flops, width, decode_width, attention_flops, sequence_s, base_s, per_seq_s = map(float, p)
         gemm = GemmCurve(
             source=source,
             launch_s=_TINY_S,
@@ -142,7 +145,7 @@ def _roofline(log: EngineLog, name: str, longest: float) -> tuple[Build, Bounds]
             sharpness=4.0,
             quantised=0.0,
             sms=1,
-            tiles=(Tile(m=1, n=1, flops_per_s=flops, start_s=0.0),),
+            tiles=(Tile(m=log.row_block, n=1, flops_per_s=flops, start_s=0.0),),
             weight_bytes=WEIGHT_BYTES[model.resolve_weight_dtype("auto")],
         )
         decode = DecodeRegime(
@@ -161,6 +164,7 @@ def _roofline(log: EngineLog, name: str, longest: float) -> tuple[Build, Bounds]
             write_s_per_value=(_TINY_PER_VALUE,) * len(WRITE_HEADS),
             io_bytes_per_s=_FAST,
             sharpness=64.0,
+            sequence_s=sequence_s,
         )
         kv_bytes = KV_BYTES[dtype]
         return Profile(
@@ -177,9 +181,9 @@ def _roofline(log: EngineLog, name: str, longest: float) -> tuple[Build, Bounds]
         )
 
     return build, (
-        np.array([1e9, 1e8, 1e7, 1e9, 1e-7, 1e-9]),
-        np.array([1e12, 1e11, 1e11, 1e12, 0.05 * longest, 1e-3 * longest]),
-        np.array([1e16, 1e14, 1e14, 1e16, longest, 0.5 * longest]),
+        np.array([1e9, 1e8, 1e7, 1e9, 1e-9, 1e-7, 1e-9]),
+        np.array([1e12, 1e11, 1e11, 1e12, 1e-3 * longest / model.num_layers, 0.05 * longest, 1e-3 * longest]),
+        np.array([1e16, 1e14, 1e14, 1e16, longest / model.num_layers, longest, 0.5 * longest]),
     )
 
 

@@ -26,7 +26,7 @@ def slower_decode(curve: DecodeCurve, factor: float) -> DecodeCurve:
 
 
 def slower_prefill(curve: PrefillCurve, factor: float) -> PrefillCurve:
-    times = ("launch_s", "write_s_per_value")
+    times = ("launch_s", "sequence_s", "write_s_per_value")
     rates = ("flops_per_s", "block_flops_per_s", "kv_bytes_per_s", "io_bytes_per_s")
     regimes = tuple(_slower(regime, factor, times, rates) for regime in curve.regimes)
     return curve.model_copy(update={"regimes": regimes})

@@ -31,11 +31,13 @@ _QK_NORM: Final = {
 
 
 def model_fields(path: Path) -> dict[str, Any]:
-    """Read the fields of a `ModelSpec` that the file at `path` states."""
+    """Read the fields of a `ModelSpec` that the file at `path` states: a config.json, or what holds one as `model`."""
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"model: {path}: not a readable JSON file ({error})") from error
+    if isinstance(document, dict) and isinstance(document.get("model"), dict):  # meta data of a recorded run
+        document = document["model"]
     if not isinstance(document, dict) or not document.get("architectures"):
         raise ConfigError(f"model: {path}: no field 'architectures'; expected a Hugging Face config.json")
     return _Config(path, document).fields()

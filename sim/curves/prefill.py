@@ -19,6 +19,7 @@ from sim.curves.term import (
     FlopsPerSecond,
     Model,
     Seconds,
+    SecondsOrZero,
     Sharpness,
     Size,
     floats,
@@ -54,6 +55,8 @@ class PrefillRegime(Model):
     """Key and value of one token, KV head and channel: quantise and write into the cache; at WRITE_HEADS."""
     io_bytes_per_s: BytesPerSecond
     sharpness: Sharpness
+    sequence_s: SecondsOrZero = 0.0
+    """For each sequence of a launch, where a kernel takes them one by one (engines on a CPU)."""
     table: LogTable | None = None
 
     @model_validator(mode="after")
@@ -87,11 +90,11 @@ def prefill_base(
     per_value = np.exp(np.interp(np.log(kv_heads), np.log(WRITE_HEADS), np.log(fit.write_s_per_value)))
     write = b * q * kv_heads * head_dim * per_value
     io = 4.0 * b * q * heads * head_dim / fit.io_bytes_per_s
-    return np.asarray(fit.launch_s + write + io + work)
+    return np.asarray(fit.launch_s + b * fit.sequence_s + write + io + work)
 
 
 class PrefillCurve(Curve):
-    """t = (t0 + write + io + smooth max(4 h d area / P, longest block, KV read / W)) exp(R).
+    """t = (t0 + sequences + write + io + smooth max(4 h d area / P, longest block, KV read / W)) exp(R).
 
     4 FLOPs per query-key pair and channel (two products, Dao et al., FlashAttention). The longest block
     handles TILE query rows over the whole reach and bounds small launches from below. R is the table's log

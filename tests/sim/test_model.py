@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,15 @@ def test_config_json_equals_the_shipped_model(tmp_path):
     assert read.params_total == shipped.params_total
     assert read.head_dim == shipped.head_dim
     assert load_model(tmp_path) == read  # the folder will do
+
+
+def test_a_config_inside_the_meta_data_of_a_recorded_run(tmp_path):
+    meta = tmp_path / "meta.json"
+    meta.write_text(json.dumps({"run": "one", "model": json.loads(write_config(tmp_path).read_text())}))
+    assert replace(load_model(meta), source="config.json") == load_model(tmp_path)
+    meta.write_text(json.dumps({"run": "one", "model": "llama-3.1-8b"}))
+    with pytest.raises(ConfigError, match="no field 'architectures'"):
+        load_model(meta)
 
 
 def test_config_of_gpt_oss_like_experts(tmp_path):

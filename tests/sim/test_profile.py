@@ -124,6 +124,15 @@ class TestTerms:
         for phase in ("prefill", "decode"):
             assert 0 < profile.attention_launch_s("bfloat16", *LAYOUT, phase=phase) < 5e-5
 
+    def test_sequences_that_a_kernel_takes_one_by_one_cost_so_much_each(self, h100):
+        curve = h100.prefill_attention["bfloat16"]
+        slower = tuple(fit.model_copy(update={"sequence_s": 1e-3, "table": None}) for fit in curve.regimes)
+        plain = tuple(fit.model_copy(update={"table": None}) for fit in curve.regimes)
+        layout, counts = (32, 8, 128, 0), np.array([1, 2, 7])
+        apart = curve.model_copy(update={"regimes": slower}).seconds(*layout, 100, 0, counts)
+        together = curve.model_copy(update={"regimes": plain}).seconds(*layout, 100, 0, counts)
+        np.testing.assert_allclose(apart - together, 1e-3 * counts)
+
     def test_a_window_bounds_the_cost_of_context(self, h100):
         near, far = h100.decode_attention_s("bfloat16", *LAYOUT[:3], 4096, 32, [32 * 8192, 32 * 65536])
         assert far == pytest.approx(near)
