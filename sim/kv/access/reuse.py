@@ -29,6 +29,8 @@ FAR_TOKENS: Final = 128
 PUBLISHED: Final = {"average": 0.607, "first": 0.92, "middle": 0.40}
 """Layer reuse as it is claimed, without the model or the choice of pages that it was measured with (SYSTEMS K9)."""
 _TOLERANCE: Final = 0.10
+_LEAST_BEYOND: Final = 0.1
+"""Of the way from chance to all: reuse that goes less far counts as chance."""
 _FEWEST_PAIRS: Final = 3
 
 Verdict = Literal["held", "did not hold", "not judged"]
@@ -85,23 +87,27 @@ class CrossLayer:
     last: Share | None
 
     def verdict(self, header: Header) -> tuple[Verdict, str]:
-        """Whether the published shares are found here, each within 10 points, and falling; and why in words.
+        """Whether the published shares are found here, each within 10 points and not by chance; and why in words.
 
         Judged only for attention that is said to be of a trained model: random weights show chance.
         """
         if header.random_weights is not False:
             why = "random weights show chance alone" if header.random_weights else "nothing says whose it is"
             return "not judged", why
-        parts = {"average": self.average, "first": self.first, "middle": self.middle}
-        found = {name: share.measured for name, share in parts.items() if share is not None}
-        shown = {name: value for name, value in found.items() if value is not None}
-        if len(shown) < len(PUBLISHED):
-            return "not judged", "it takes four layers and more"
-        off = {name: value - PUBLISHED[name] for name, value in shown.items()}
+        shares = {"average": self.average, "first": self.first, "middle": self.middle}
+        off: dict[str, float] = {}
+        by_chance: list[str] = []
+        for name, share in shares.items():
+            if share is None or share.measured is None or share.chance is None:
+                return "not judged", "it takes four layers and more"
+            off[name] = share.measured - PUBLISHED[name]
+            if share.measured - share.chance < _LEAST_BEYOND * (1 - share.chance):
+                by_chance.append(f"{name} is {share.measured:.1%}, by chance {share.chance:.1%}")
         worst = max(off, key=lambda name: abs(off[name]))
-        words = f"{worst} is {shown[worst]:.1%}, published {PUBLISHED[worst]:.1%}"
-        held = abs(off[worst]) <= _TOLERANCE and shown["first"] > shown["middle"]
-        return ("held" if held else "did not hold"), words
+        if abs(off[worst]) <= _TOLERANCE and by_chance:
+            return "did not hold", by_chance[0]
+        words = f"{worst} is {PUBLISHED[worst] + off[worst]:.1%}, published {PUBLISHED[worst]:.1%}"
+        return ("held" if abs(off[worst]) <= _TOLERANCE else "did not hold"), words
 
 
 class Reuse:

@@ -177,6 +177,20 @@ def test_the_published_shares_are_judged_by_thirds_of_the_depth(shares, verdict)
     assert "published" in why
 
 
+def test_shares_that_chance_gives_are_no_reuse():
+    """Layers that draw their pages each on its own, so many of them that every share is as published."""
+    rng, pages = np.random.default_rng(0), 1000
+    sizes = [920] * 5 + [320] * 4 + [700, 50, 700, 50]
+    layers = [dict.fromkeys(rng.choice(pages, size, replace=False).tolist(), 1 / size) for size in sizes]
+    recording = recording_of([layers], 16 * pages, 16, random_weights=False)
+    across = Reuse(recording).cross_layer
+    for name, published in PUBLISHED.items():
+        assert abs(getattr(across, name).measured - published) < 0.1
+    found, why = across.verdict(recording.header)
+    assert found == "did not hold"
+    assert "by chance" in why
+
+
 def test_what_cannot_be_judged_is_not():
     trained = falling(*PUBLISHED.values())
     for random_weights, why in ((True, "random weights show chance"), (None, "nothing says whose")):
