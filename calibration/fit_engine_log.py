@@ -6,10 +6,10 @@
 With a base profile (the shipped one of the same GPU, say) its curves keep their shape, and each kind of term gets a
 factor on its times. Without one the curves are plain rooflines: rates and bandwidths of products, of decode attention
 and of prefill attention, and what attention takes for each prompt beside its rate, as the log shows them. Products run
-over whole blocks of rows where the log names a CPU that does (`engine_log.py`): on vLLM's CPU engine steps of 1 to 6
-decodes take alike, and the 7th adds 5 ms. Attention there takes prompts one by one: 2 ms for each of the 8 to 32 that
-are prefilled in one step. All parameters are positive and fitted together to the logarithms of
-step times, with soft absolute errors, so that steps which something else held up do not decide.
+over whole blocks of rows where the log names a CPU that does (`engine_log.py`). vLLM's CPU engine also takes prompts
+one by one, 2 ms each: steps with 8 to 32 short prompts take 5 to 7% longer than by rates alone, those with 4 long ones
+do not. All parameters are positive and fitted together to the logarithms of step times, with soft absolute errors, so
+that steps which something else held up do not decide.
 
 Not told apart: what tokens of a prompt cost the host, from the rate of products (so per_token is fitted with a base
 profile only); what a sequence costs the host, from its share of the head and of attention's queries.

@@ -1,7 +1,8 @@
 """A real vLLM on a CPU, predicted from its calibration runs alone: `python -m tests.fidelity.cpu_engine [DATA]`.
 
-The profile is fitted to the steps of `calib_*` (`servetwin profile fit --engine-log`); nothing of the other runs
-enters. Beside each error stands the spread between the two runs of the data that had equal inputs, and what the error
+The profile is fitted to the steps of `calib_*` (`servetwin profile fit --engine-log`); no figure of the other runs
+enters. That products run over blocks of 6 rows is known from their library; it was looked for because the other runs
+show it. Beside each error stands the spread between the two runs of the data that had equal inputs, and what the error
 would be if the speed of the machine in that run had been known: `drift.json`, which is fitted to all runs, the
 calibration runs included, so that this figure is no prediction.
 """
