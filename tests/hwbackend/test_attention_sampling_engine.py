@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hwbackend.attention.choice import Covering, Heaviest
-from hwbackend.attention.engine_source import EngineAttention, EngineLoad, SampledExecutor, SteppedClock
-from hwbackend.attention.mass import page_mass
+from hwbackend.attention.engine_source import (
+    EngineAttention,
+    EngineLoad,
+    SampledAttention,
+    SampledExecutor,
+    SteppedClock,
+)
+from hwbackend.attention.mass import page_mass, token_mass
 from hwbackend.attention.sampler import PageSampler, Sampling
 from hwbackend.attention.source import record
 from hwbackend.device import open_device
+from hwbackend.engine.kv_pool import KvBlocks
 from hwbackend.engine.transformer import Transformer
 from hwbackend.engine.weights import random_weights
+from hwbackend.kernels.cuda_ops import CudaOps
 from sim.batching.chunked import Chunked
 from sim.batching.decision import EngineLimits
 from sim.engine.cluster import EngineSetup
@@ -22,7 +33,9 @@ from sim.errors import ConfigError
 from sim.kv.access.reuse import Reuse
 from sim.kv.build import KvSetup
 from sim.model import ModelSpec
+from tests.hwbackend.cuda_on_cpu import COMPILER, CpuRuntime
 from tests.hwbackend.engine_reference import logits_of
+from tests.hwbackend.kernel_cases import poison, wide
 from tests.hwbackend.test_engine_tokens_and_logits import (
     BLOCK,
     COST,
@@ -137,6 +150,37 @@ def test_more_steps_than_a_request_has_and_a_request_that_is_not_there(device):
         record(EngineAttention(device, transformer, load, 0), Sampling(BLOCK, Heaviest(3), steps=9))
     with pytest.raises(ConfigError, match="--request 1: the load has requests 0 to 0"):
         EngineAttention(device, transformer, load, 1)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no g++ to run the kernels on the host with")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_values_of_16_bits_are_read_back_as_they_are(dtype):
+    """The operations of a GPU, run on the host: mass of the stored keys, among blocks that nobody may read."""
+    ops = CudaOps(CpuRuntime(), dtype)
+    gpu = SimpleNamespace(xp=np, ops=ops, to_device=np.copy, to_host=np.copy)
+    model = dataclasses.replace(MODEL, head_dim=64)
+    blocks = KvBlocks(gpu, model, 9, 16)
+    poison(blocks.layers[0])
+    rng, table, tokens = np.random.default_rng(0), np.array([7, 2, 5]), 40
+    q, k, v = (
+        ops.to_values(rng.normal(size=(n, h, 64)).astype(np.float32)) for n, h in ((2, 4), (39, 2), (39, 2))
+    )
+    ops.append_kv(blocks.layers[0], k, v, blocks.slots(table, np.arange(39)).astype(np.int32))
+    new_k, new_v = (ops.to_values(rng.normal(size=(2, 2, 64)).astype(np.float32)) for _ in range(2))
+    slots = np.array([3, blocks.slots(table, np.array([39]))[0]], np.int32)  # another decodes beside it
+    tables, lens = np.array([[0, 0, 0], table], np.int32), np.array([4, tokens], np.int32)
+    blocks.layers[0].data[:, 0] = 0  # the other's block
+    sampler = PageSampler(Sampling(16, Covering(1.0), steps=1), 1, 2)
+    row = SimpleNamespace(position=tokens - 1, table=table)
+    attention = SampledAttention(
+        gpu, blocks, slots, tables, lens, tokens, [], row=1, sequence=row, sampler=sampler
+    )
+    attention.attend(0, q, new_k, new_v)
+    recording = sampler.recording("x", random_weights=True)
+    keys = np.concatenate([wide(ops, k), wide(ops, new_k)[1:]])
+    expected = page_mass(token_mass(wide(ops, q)[1], keys).mean(axis=0), 16)
+    assert recording.page.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(recording.weight, expected, rtol=1e-12)
 
 
 DEEP = ModelSpec(
