@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.serving.measured_run import MeasuredRun, Part
+from calibration.serving.readers.tables import has_columns
 from sim.scenario.reading import load_scenario
 from workloads.errors import InputError
 
@@ -32,6 +33,15 @@ _SLACK: Final = 256  # of max_model_len beyond the longest sequence, as the benc
 KV_LIMITED: Final = "limited by KV memory: TTFT dominates"
 NOT_MONOTONE: Final = "TPOT falls as concurrency doubles"
 OTHER_IMAGE: Final = "another image than the rest of its curve"
+_COLUMNS: Final = ("row_id", "curve_id", "source_class", "in_kernel_scope", "backend")
+
+
+def recognises(path: Path) -> bool:
+    """Tell whether this is such a table, of runs of vLLM; never raises."""
+    if not has_columns(path, _COLUMNS):
+        return False
+    with path.open(encoding="utf-8", newline="") as file:
+        return next(csv.DictReader(file), {}).get("backend") == "vllm"
 
 
 def read(path: Path) -> list[MeasuredRun]:
