@@ -50,23 +50,27 @@ def _said(message: Any) -> str:  # noqa: ANN401 - whatever a client sent
 
 
 def prefix_blocks(prompts: Sequence[str], input_tokens: Int64) -> BlockHashes | None:
-    """Return ids for whole blocks of 16 tokens, equal after an equal text; None where no two prompts begin alike.
+    """Return ids for blocks of 16 tokens, equal after an equal text; None where no two prompts begin alike.
 
     Text is cut at the file's mean length of a token, since where tokens end is not known: what two prompts share is
-    right within a block or so where their text has the same kind of tokens.
+    right within a block or so where their text has the same kind of tokens. A block that the text does not fill, and a
+    last one that is not full, is nobody else's.
     """
     width = BLOCK_TOKENS * sum(map(len, prompts)) / int(input_tokens.sum())
     if width < 1:
         return None
     known: dict[tuple[int, str], int] = {}
     counts, ids, shared = [], [], False
+    own = -1
     for prompt, tokens in zip(prompts, input_tokens.tolist(), strict=True):
-        count = min(tokens // BLOCK_TOKENS, int(len(prompt) / width))
+        filled = min(tokens // BLOCK_TOKENS, int(len(prompt) / width))
+        counts.append(-(-tokens // BLOCK_TOKENS))
         before = -1
-        for block in range(count):
+        for block in range(filled):
             key = (before, prompt[int(block * width) : int((block + 1) * width)])
             shared |= key in known
             before = known.setdefault(key, len(known))
             ids.append(before)
-        counts.append(count)
+        ids += range(own, own - counts[-1] + filled, -1)
+        own -= counts[-1] - filled
     return BlockHashes.build(BLOCK_TOKENS, counts, ids) if shared else None

@@ -405,6 +405,10 @@ def test_prompts_that_share_a_prefix_share_blocks(tmp_path, reader, write):
     run = read_one(reader, write(tmp_path, known))
     hashes = run.workload.trace.hashes
     assert hashes.is_chained()
+    assert np.diff(hashes.offsets).tolist() == [-(-tokens // BLOCK_TOKENS) for tokens in known.inputs]
+    cached = SCENARIO | {"engine": SCENARIO["engine"] | {"enable_prefix_caching": True}}
+    (cached_run,) = reader.read(write(tmp_path, known), cached)
+    assert simulate(cached_run.scenario, workload=cached_run.workload).summary["sim"]["prefix_hit_rate"] > 0.2
     for i in range(12):
         for j in range(i):
             same = int((hashes.of(i)[:10] == hashes.of(j)[:10]).sum())
