@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from calibration.serving.measured_run import METRICS, Label, MeasuredRun
@@ -185,6 +186,7 @@ def validate(
     data: Sequence[str],
     runs: Sequence[MeasuredRun],
     *,
+    unread: Sequence[str] = (),
     profile: Profile | None = None,
     by: Sequence[tuple[str, ...]] = (),
     metrics: Sequence[str] = (),
@@ -193,7 +195,8 @@ def validate(
 ) -> Validation:
     """Predict all runs that can be, and score them.
 
-    A `profile` stands in for those of the runs; where the runs name its device, for those runs alone.
+    A `profile` stands in for those of the runs; where the runs name its device, for those runs alone. `unread` says of
+    results that could not be read as runs where they are and why, one line each.
     """
     able, unable = _able(runs, profile)
     done = []
@@ -210,7 +213,7 @@ def validate(
         by=tuple(by or default),
         pairs=pairs,
         refused={one.run.name: one.refused for one in done if one.refused},
-        left_out=(*unable, *_without_error(pairs)),
+        left_out=(*map(_unread, unread), *unable, *_without_error(pairs)),
         blind=tuple(run.name for run in able if not run.parts),
         caveats=_caveats(able),
         verdicts=tuple(judge(tolerances, pairs)),
@@ -232,6 +235,11 @@ def _able(runs: Sequence[MeasuredRun], profile: Profile | None) -> tuple[list[Me
         else:
             able.append(run)
     return able, unable
+
+
+def _unread(line: str) -> LeftOut:
+    where, _, why = line.partition(": ")
+    return LeftOut(Path(where).name, None, why)
 
 
 def _without_error(pairs: Sequence[Pair]) -> list[LeftOut]:

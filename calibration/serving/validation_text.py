@@ -8,25 +8,24 @@ from typing import Final
 from calibration.profile_text import table
 from calibration.serving.scores import Pair, Score, score
 from calibration.serving.tolerances import Verdict
-from calibration.serving.validation import Grouping, Validation, worst
+from calibration.serving.validation import Validation, worst
 
 _HEAD: Final = ["count", "MAPE", "median", "P90", "P99", "bias", "worst"]
 _NAMED: Final = 3
 """So many runs are named where many share a reason."""
+_FEW: Final = 4
+"""Of more metrics than these the worst case alone is named."""
 
 
 def validation_lines(validation: Validation) -> str:
     """Tables by metric, worst cases, what was scored apart, refused or left out, caveats; the tolerances last."""
     parts = [_first_line(validation)]
-    parts += [
-        _metric_table(metric, validation.groupings(pairs)) for metric, pairs in validation.scored.items()
-    ]
-    if validation.scored:
-        parts.append(
-            _worst_table([pair for pairs in validation.scored.values() for pair in worst(pairs, _NAMED)])
-        )
-    if validation.apart:
-        parts.append(_apart_table(validation))
+    scored = validation.scored
+    if scored:
+        parts.append(_overview(scored))
+        parts += filter(None, (_groups(validation, metric, pairs) for metric, pairs in scored.items()))
+        parts.append(_worst_table(scored))
+    parts += [_apart_table(reason, metrics) for reason, metrics in validation.apart.items()]
     parts += _left_out(validation)
     if validation.caveats:
         parts.append(
@@ -47,16 +46,25 @@ def _first_line(validation: Validation) -> str:
     )
 
 
-def _metric_table(metric: str, groupings: Sequence[Grouping]) -> str:
-    rows = [[metric, *_HEAD]]
-    for grouping in groupings:
-        rows += [
-            [group_name(labels) if labels else "all", *_cells(found)] for labels, found in grouping.scores
-        ]
+def _overview(scored: Mapping[str, Sequence[Pair]]) -> str:
+    """One row a metric: of all that is scored with the rest."""
+    rows = [["all", *_HEAD]]
+    rows += [[metric, *_cells(found)] for metric, pairs in scored.items() if (found := score(pairs))]
     return table(rows)
 
 
-def group_name(labels: Mapping[str, object]) -> str:
+def _groups(validation: Validation, metric: str, pairs: Sequence[Pair]) -> str | None:
+    """One row a group, of one metric; None where there is but one group each."""
+    rows = [
+        [_group_name(labels), *_cells(found)]
+        for grouping in validation.groupings(pairs)
+        if len(grouping.scores) > 1
+        for labels, found in grouping.scores
+    ]
+    return table([[metric, *_HEAD], *rows]) if rows else None
+
+
+def _group_name(labels: Mapping[str, object]) -> str:
     """A group by its labels; a value that is a number says what it counts."""
     words = (
         "-" if value is None else value if isinstance(value, str) else f"{name} {value}"
@@ -74,23 +82,23 @@ def _signed(pair: Pair) -> str:
     return "" if pair.error is None else f"{pair.error:+.1%}"
 
 
-def _worst_table(pairs: Sequence[Pair]) -> str:
+def _worst_table(scored: Mapping[str, Sequence[Pair]]) -> str:
+    most = _NAMED if len(scored) <= _FEW else 1
     rows = [["worst cases", "error", "measured", "predicted", "run"]]
-    for pair in pairs:
-        values = ("" if value is None else f"{value:,.4g}" for value in (pair.measured, pair.predicted))
+    for pair in (pair for pairs in scored.values() for pair in worst(pairs, most)):
+        values = map(_value, (pair.measured, pair.predicted))
         rows.append([pair.metric, _signed(pair), *values, pair.name])
     aligned = table([row[:-1] for row in rows]).splitlines()
     return "\n".join(f"{line}  {row[-1]}" for line, row in zip(aligned, rows, strict=True))
 
 
-def _apart_table(validation: Validation) -> str:
-    rows = [["scored apart", *_HEAD]]
-    for reason, metrics in validation.apart.items():
-        for metric, pairs in metrics.items():
-            found = score(pairs)
-            if found is not None:
-                rows.append([f"{reason}: {metric}", *_cells(found)])
-    return table(rows)
+def _value(value: float | None) -> str:
+    """Four digits, or the whole number where that is longer."""
+    return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _apart_table(reason: str, metrics: Mapping[str, Sequence[Pair]]) -> str:
+    return f"scored apart: {reason}\n{_overview(metrics)}"
 
 
 def _left_out(validation: Validation) -> list[str]:
