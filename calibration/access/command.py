@@ -127,6 +127,7 @@ def record_hf(
     out: Path,
     block_size: int = 16,
     max_prompt_tokens: int | None = None,
+    random_weights: Annotated[bool, FLAG] = False,
     how: HowRecorded = _DEFAULTS,
 ) -> None:
     """Record the attention of a causal language model of Hugging Face transformers, as it continues a text.
@@ -145,6 +146,8 @@ def record_hf(
         Tokens of a page.
     max_prompt_tokens
         Cut the prompt to so many tokens; by default all of the text.
+    random_weights
+        Nobody trained this model: what is recorded shows chance, and is not judged.
 
     """
     from hwbackend.attention.torch_source import TorchAttention  # noqa: PLC0415  not for --help
@@ -156,7 +159,12 @@ def record_hf(
         prompt = text.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--text {text}: not a text file in UTF-8 that can be read") from error
-    _record(lambda: TorchAttention.load(model, prompt, max_prompt_tokens), sampling, out, how)
+    _record(
+        lambda: TorchAttention.load(model, prompt, max_prompt_tokens, random_weights=random_weights),
+        sampling,
+        out,
+        how,
+    )
 
 
 @access.command

@@ -60,7 +60,9 @@ class TorchAttention:
         model.eval()
 
     @classmethod
-    def load(cls, folder: Path, text: str, max_prompt_tokens: int | None = None) -> TorchAttention:
+    def load(
+        cls, folder: Path, text: str, max_prompt_tokens: int | None = None, *, random_weights: bool = False
+    ) -> TorchAttention:
         """Read model and tokenizer of a folder; ConfigError where there is none, or no library to read it."""
         if not folder.is_dir():
             raise ConfigError(
@@ -76,7 +78,7 @@ class TorchAttention:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{folder}: {' '.join(str(error).split())}") from error
         prompt = tokenizer(text)["input_ids"][:max_prompt_tokens]
-        return cls(model, prompt, folder.resolve().name, random_weights=False)
+        return cls(model, prompt, folder.resolve().name, random_weights=random_weights)
 
     def __str__(self) -> str:
         kind = "random weights" if self.random_weights else "its own weights"

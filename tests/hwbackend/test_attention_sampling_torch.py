@@ -142,6 +142,8 @@ def test_a_model_is_read_from_its_folder(libraries, tmp_path):
     source = TorchAttention.load(tmp_path, " ".join(f"w{i}" for i in PROMPT), max_prompt_tokens=20)
     sampling = Sampling(4, Covering(0.9), steps=3)
     found, direct = record(source, sampling), record(source_of(llama(libraries), PROMPT[:20]), sampling)
-    assert found.header.random_weights is False  # it is what its files say
+    assert found.header.random_weights is False  # unless somebody says so
+    untrained = TorchAttention.load(tmp_path, "w1", random_weights=True)
+    assert record(untrained, sampling).header.random_weights is True
     assert np.array_equal(found.page, direct.page)
     np.testing.assert_allclose(found.weight, direct.weight, rtol=0, atol=1e-6)
