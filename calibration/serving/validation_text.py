@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from calibration.profile_text import table
+from calibration.serving.measured_run import RATES
 from calibration.serving.scores import Pair, Score, score
 from calibration.serving.tolerances import Verdict
 from calibration.serving.validation import Validation, worst
@@ -14,7 +15,7 @@ _HEAD: Final = ["count", "MAPE", "median", "P90", "P99", "bias", "worst"]
 _NAMED: Final = 3
 """So many runs are named where many share a reason."""
 _FEW: Final = 4
-"""Of more metrics than these the worst case alone is named."""
+"""Of more metrics than these less is said of each."""
 
 
 def validation_lines(validation: Validation) -> str:
@@ -98,7 +99,9 @@ def _value(value: float | None) -> str:
 
 
 def _apart_table(reason: str, metrics: Mapping[str, Sequence[Pair]]) -> str:
-    return f"scored apart: {reason}\n{_overview(metrics)}"
+    """Every metric where they are few, else means and rates; --json has all."""
+    few = {name: pairs for name, pairs in metrics.items() if name.startswith("mean_") or name in RATES}
+    return f"scored apart: {reason}\n{_overview(metrics if len(metrics) <= _FEW else few or metrics)}"
 
 
 def _left_out(validation: Validation) -> list[str]:
