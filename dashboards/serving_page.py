@@ -5,6 +5,7 @@ Made from scores.json and predictions.parquet alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,8 @@ _HEAD: Final = ("count", "MAPE", "median", "P90", "P99", "bias", "worst", "worst
 _FIRST: Final = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "output_throughput")
 """What the verdict speaks of, where it was scored."""
 _NAMED: Final = 5
+_FEW: Final = 4
+"""Of more metrics than these the details are folded."""
 
 
 def render(directory: Path) -> Path:
@@ -91,10 +94,16 @@ def _tolerance(one: ToleranceDocument) -> str:
 
 
 def _score_tables(scores: ScoresDocument) -> Iterable[str]:
+    """All pairs, a row a metric; then each metric by group, folded where there are many."""
+    if scores.scores:
+        yield _scrolling(
+            ("all", *_HEAD), [[metric, *_cells(found)] for metric, found in scores.scores.items()]
+        )
     for metric, found in scores.scores.items():
-        rows = [["all", *_cells(found)]]
-        rows += [[_group(group.labels), *_cells(group)] for group in found.groups]
-        yield f"<h3>{text(metric)}</h3>{_scrolling((metric, *_HEAD), rows)}"
+        alike = Counter(tuple(group.labels) for group in found.groups)
+        rows = [[_group(g.labels), *_cells(g)] for g in found.groups if alike[tuple(g.labels)] > 1]
+        if rows:
+            yield _folded(metric, _scrolling((metric, *_HEAD), rows), fold=len(scores.scores) > _FEW)
 
 
 def _group(labels: Mapping[str, Value]) -> str:
@@ -144,7 +153,12 @@ def _worst(scores: ScoresDocument) -> str:
         ]
         for one in scores.worst
     ]
-    return _scrolling(head, rows)
+    if len(scores.scores) <= _FEW:
+        return _scrolling(head, rows)
+    first: dict[str, list[str]] = {}
+    for row in rows:
+        first.setdefault(row[0], row)
+    return _scrolling(head, first.values()) + _folded(f"{len(rows)} cases", _scrolling(head, rows), fold=True)
 
 
 def _apart(scores: ScoresDocument) -> str:
@@ -166,7 +180,10 @@ def _not_scored(scores: ScoresDocument) -> list[str]:
 
 
 def _caveats(scores: ScoresDocument) -> list[str]:
-    return [f"{caveat} ({len(runs)} runs: {_some(runs)})" for caveat, runs in scores.caveats.items()]
+    return [
+        f"{caveat} ({', '.join(runs) if len(runs) <= _NAMED else f'{len(runs)} runs'})"
+        for caveat, runs in scores.caveats.items()
+    ]
 
 
 def _facts(scores: ScoresDocument) -> dict[str, object]:
@@ -182,6 +199,14 @@ def _some(names: Sequence[str]) -> str:
 
 def _list(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{text(line)}</li>' for line in lines)}</ul>" if lines else ""
+
+
+def _folded(title: str, body: str, *, fold: bool) -> str:
+    return (
+        f"<details><summary>{text(title)}</summary>{body}</details>"
+        if fold
+        else f"<h3>{text(title)}</h3>{body}"
+    )
 
 
 def _scrolling(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

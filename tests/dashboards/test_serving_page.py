@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from calibration.serving.measured_run import METRICS
 from calibration.serving.scores import Pair
 from calibration.serving.tolerances import judge, parse_tolerance
 from calibration.serving.validation import LeftOut, Validation
@@ -141,13 +144,29 @@ def test_tables_and_lists_say_what_the_scores_say(directory):
         "2 requests of llama h100 c1 could not be served",
         "too large for its memory: other",
         "no results are known: blind",
-        "clock unknown (1 runs: llama h100 c1)",
+        "clock unknown (llama h100 c1)",
         "predicted / measured - 1",
     ):
         assert said in words
     scores = json.loads((directory / SCORES).read_text())
     group = next(g for g in scores["scores"]["mean_tpot_ms"]["groups"] if g["labels"]["system"] == "h100")
     assert f"<td>{group['mape']:.1%}</td>" in document
+
+
+def test_of_many_metrics_the_details_are_folded(tmp_path):
+    some = [
+        replace(pair, metric=metric) for metric in METRICS[:5] for pair in pairs() if "tpot" in pair.metric
+    ]
+    write_validation(validation(some, verdicts=()), tmp_path)
+    document = page(tmp_path)
+    folded = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", document, flags=re.DOTALL)
+    tables = {name: body for name, body in folded if "<table>" in body}
+    assert list(tables) == [*METRICS[:5], "25 cases"]
+    assert "h100, llama" in tables[METRICS[0]]
+    open_part = re.sub(r"<details>.*?</details>", "", document, flags=re.DOTALL)
+    assert all(
+        open_part.count(f"<td>{metric}</td>") == 2 for metric in METRICS[:5]
+    )  # its score, its worst case
 
 
 def test_names_are_harmless(tmp_path):
