@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -63,7 +63,7 @@ def _data_set(name: str, reader: DataSet) -> Format:
 
 def _client(reader: Client, name: str) -> Format:
     def read(path: Path, scenario_raw: ScenarioRaw | None) -> list[MeasuredRun]:
-        if scenario_raw is None:
+        if scenario_raw is None or "model" not in scenario_raw:
             raise InputError(
                 f"{path}: results of {name}, which do not say what they were measured on; "
                 "give a scenario with model, hardware and engine"
@@ -107,8 +107,8 @@ def read_runs(
 ) -> list[MeasuredRun]:
     """Read all measured runs of a file, or of every known file and folder in a folder.
 
-    A client's results need `scenario_raw`: what they were measured on. Results in a folder that cannot be trusted are
-    an error, unless `on_refused` takes them and the others are read without them.
+    A client's results need `scenario_raw`, what they were measured on; their runs are named by their files. Results in
+    a folder that cannot be trusted are an error, unless `on_refused` takes them and the others are read without them.
     """
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -119,14 +119,12 @@ def read_runs(
     runs: list[MeasuredRun] = []
     for where, kind in found:
         try:
-            read = kind.read(where, scenario_raw)
+            runs += kind.read(where, scenario_raw)
         except InputError as error:
             of_file = kind.from_client and scenario_raw is not None and not isinstance(error, ConfigError)
             if on_refused is None or where == path or not of_file:
                 raise
             on_refused(error)
-            continue
-        runs += [_named(run, where, path) for run in read] if kind.from_client else read
     if not runs:
         raise InputError(f"{path}: none of its {len(found)} results can be used")
     return runs
@@ -141,10 +139,3 @@ def _found(path: Path) -> Iterator[tuple[Path, Format]]:
         for child in sorted(path.iterdir()):
             if child.is_dir() or child.suffix in _SUFFIXES:
                 yield from _found(child)
-
-
-def _named(run: MeasuredRun, file: Path, root: Path) -> MeasuredRun:
-    """Name a run by its file's place in the folder that was asked for."""
-    if file == root:
-        return run
-    return replace(run, name=str(file.relative_to(root)) + run.name.removeprefix(str(file)))

@@ -25,7 +25,7 @@ def test_a_folder_of_results_of_several_clients(tmp_path):
     (tmp_path / "notes.txt").write_text("not read")
     (tmp_path / "other.json").write_text("[1, 2]")
     runs = read_runs(tmp_path, SCENARIO)
-    assert [(run.name, run.labels["data"]) for run in runs] == [
+    assert [(run.name.removeprefix(f"{tmp_path}/"), run.labels["data"]) for run in runs] == [
         ("a/result.json", "vllm bench serve"),
         ("b/deep/benchmarks.json", "guidellm"),
         ("c/profile_export.jsonl", "aiperf"),
@@ -38,7 +38,7 @@ def test_a_file_gives_what_its_folder_gives(tmp_path):
     path = write_vllm(tmp_path, known_run())
     (alone,), (within,) = read_runs(path, SCENARIO), read_runs(tmp_path, SCENARIO)
     assert alone.parts[0].measured == within.parts[0].measured
-    assert alone.name == str(path)
+    assert alone.name == within.name == str(path)
 
 
 def test_runs_of_other_services_share_no_curve(tmp_path):
@@ -63,7 +63,7 @@ def test_a_refused_file_of_a_folder_is_an_error_unless_it_is_told(tmp_path):
         read_runs(tmp_path, SCENARIO)
     told = []
     runs = read_runs(tmp_path, SCENARIO, on_refused=told.append)
-    assert [run.name for run in runs] == ["a/result.json"]
+    assert [run.name for run in runs] == [str(tmp_path / "a" / "result.json")]
     assert [str(error).startswith(str(failed)) for error in told] == [True]
     with pytest.raises(InputError, match="all 4 requests failed"):
         read_runs(failed, SCENARIO, on_refused=told.append)
