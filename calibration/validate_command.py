@@ -111,7 +111,7 @@ def serving(
     elif report:
         raise ConfigError("--report: needs --out DIR, where report.html goes")
     own = None if profile is None else load_profile(profile)
-    runs, unread = _read(data, scenario)
+    runs, unread = _read(data, scenario, profile)
     check_request(runs, groups, metric, limits)
     with progress("predict", len(runs)) as advance:
         validation = validate(
@@ -137,14 +137,18 @@ def serving(
     return 0 if validation.met else 1
 
 
-def _read(data: Sequence[Path], scenario: Path | None) -> tuple[list[MeasuredRun], list[str]]:
+def _read(
+    data: Sequence[Path], scenario: Path | None, profile: Path | None
+) -> tuple[list[MeasuredRun], list[str]]:
     """Measured runs, and one line for each result that cannot be trusted."""
     from calibration.serving.readers.detect import read_runs  # noqa: PLC0415
     from sim.scenario.reading import read_mapping  # noqa: PLC0415
 
     if not data:
         raise ConfigError("validate serving: needs measured runs, a file or a folder")
-    raw = None if scenario is None else read_mapping(scenario)
+    raw = None if profile is None else {"hardware": {"profile": str(profile)}}
+    if scenario is not None:
+        raw = read_mapping(scenario)
     unread: list[str] = []
     runs = [
         run

@@ -239,7 +239,7 @@ def _able(runs: Sequence[MeasuredRun], profile: Profile | None) -> tuple[list[Me
 
 def _unread(line: str) -> LeftOut:
     where, _, why = line.partition(": ")
-    return LeftOut(Path(where).name, None, why)
+    return LeftOut("/".join(Path(where).parts[-2:]), None, why)
 
 
 def _without_error(pairs: Sequence[Pair]) -> list[LeftOut]:

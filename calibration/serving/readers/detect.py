@@ -64,7 +64,7 @@ def _data_set(name: str, reader: DataSet) -> Format:
 def _client(reader: Client, name: str) -> Format:
     def read(path: Path, scenario_raw: ScenarioRaw | None) -> list[MeasuredRun]:
         if scenario_raw is None or "model" not in scenario_raw:
-            raise InputError(
+            raise ConfigError(
                 f"{path}: results of {name}, which do not say what they were measured on; "
                 "give a scenario with model, hardware and engine"
             )

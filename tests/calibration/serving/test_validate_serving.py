@@ -13,6 +13,7 @@ from calibration.serving.scores import RULES
 from calibration.serving.validation import NOTHING_SERVED, validate
 from sim.cli import run_command
 from sim.profile import load_profile
+from tests.calibration.serving.client_files import SCENARIO, known_run, write_vllm
 
 ROW = {
     "row_id": "first",
@@ -224,6 +225,37 @@ def test_what_is_never_served_is_left_out(table, capsys):
     found = document(capsys, table({"osl": "1"}))  # one token: no time between tokens
     assert found["left_out"] == [{"run": "first", "metric": "mean_tpot_ms", "why": NOTHING_SERVED}]
     assert list(found["scores"]) == ["mean_ttft_ms"]
+
+
+@pytest.fixture
+def client_results(tmp_path):
+    """A folder with a result of `vllm bench serve`, and another one whose requests all failed; the scenario beside."""
+    (tmp_path / "service.yaml").write_text(json.dumps(SCENARIO), encoding="utf-8")
+    results = tmp_path / "results"
+    for name, failed in (("good", ()), ("failed", range(12))):
+        (results / name).mkdir(parents=True)
+        write_vllm(results / name, known_run(count=12, failed=failed))
+    return results
+
+
+def test_results_of_a_client_are_scored_and_what_failed_is_named(client_results, capsys):
+    found = document(capsys, client_results, "--scenario", client_results.parent / "service.yaml")
+    assert found["runs"] == 1
+    assert {"mean_ttft_ms", "p99_e2el_ms", "output_throughput"} <= set(found["scores"])
+    (left,) = found["left_out"]
+    assert (left["run"], left["metric"]) == ("failed/result.json", None)
+    assert "failed" in left["why"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_results_of_a_client_need_a_scenario(client_results, tmp_path, capsys, own):
+    profile = tmp_path / "h100.json"
+    profile.write_text(load_profile("h100_sxm").to_json(), encoding="utf-8")
+    for data in (client_results, client_results / "good"):
+        code, out, err = run(capsys, data, *(["--profile", profile] if own else []))
+        assert (code, out) == (2, "")
+        assert "give a scenario with model, hardware and engine" in err
+        assert len(err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
