@@ -36,6 +36,7 @@ _MORE_S: Final = (
     0.02  # and by so much: HTTP, tokeniser and API server of a fast engine take some milliseconds
 )
 _LATE_SHARE: Final = 0.1  # of TTFT
+_ONE_PIECE_NS: Final = 10_000  # a token; no engine is so fast
 _FAILED: Final = 0.05  # share of failed requests beyond which those that succeeded stand for another load
 _HITS: Final = 0.05  # share of prompt tokens
 _ROUNDING: Final = 1e-3
@@ -60,12 +61,12 @@ def measured_run(run: ClientRun, scenario_raw: Mapping[str, Any]) -> MeasuredRun
 
 
 def _check_times(run: ClientRun) -> None:
-    early = (run.requests.ttft_ns < 0) | (run.requests.e2el_ns < run.requests.ttft_ns)
+    early = (run.requests.ttft_ns <= 0) | (run.requests.e2el_ns < run.requests.ttft_ns)
     if early.any():
         at = int(np.flatnonzero(early)[0])
         raise InputError(
-            f"{run.name}: request {at} in order of arrival has a token before it was sent, or a last before a first; "
-            "times of one clock are expected"
+            f"{run.name}: request {at} in order of arrival has its first token no later than it was sent, or its last "
+            "before its first; times of one clock are expected, of streamed answers"
         )
 
 
@@ -119,7 +120,15 @@ def _parts(run: ClientRun) -> Iterator[Part]:
         measured = metrics_of(run.requests, stage.counted)
         if run.trace.failed:
             measured = {name: value for name, value in measured.items() if name not in RATES}
+        if not _streamed(run):
+            measured = {name: value for name, value in measured.items() if "e2el" in name or name in RATES}
         yield Part(measured, stage.counted if run.stages else None, stage.labels, apart)
+
+
+def _streamed(run: ClientRun) -> bool:
+    """Tell whether tokens came one after the other; an answer in one piece has its first token with its last."""
+    tpot_ns = run.requests.tpot_ns[run.requests.output_tokens > 1]
+    return not tpot_ns.size or float(np.median(tpot_ns)) > _ONE_PIECE_NS
 
 
 def _apart(run: ClientRun) -> str | None:
@@ -204,6 +213,8 @@ def _caveats(run: ClientRun, scenario: Scenario, starved: str | None) -> Iterato
             f"the scrapes count {run.server.requests} first tokens and {run.server.finished} requests, the file "
             f"{len(run.trace)} requests: they are not compared"
         )
+    if not _streamed(run):
+        yield "answers came in one piece (not streamed): neither TTFT nor TPOT was measured"
     yield from _prefix_caveats(run, scenario)
     if not starved:
         yield from filter(None, (_disagreement(claim) for claim in run.claims))

@@ -266,6 +266,23 @@ def test_vllm_without_latencies_sums_the_gaps(tmp_path):
     assert dict(run.parts[0].measured) == pytest.approx(by_definition(known), rel=1e-6)
 
 
+def test_answers_in_one_piece_have_an_end_alone(tmp_path):
+    known = known_run()
+    pieces = Known(known.sent, known.latency, [[0.0] * len(gaps) for gaps in known.gaps], known.inputs)
+    run = read_one(vllm_bench, write_vllm(tmp_path, pieces, itls=[[] for _ in known.gaps]))
+    (part,) = run.parts
+    assert not {name for name in part.measured if "ttft" in name or "tpot" in name}
+    assert part.measured["mean_e2el_ms"] == pytest.approx(by_definition(known)["mean_e2el_ms"])
+    assert any("not streamed" in caveat for caveat in run.caveats)
+
+
+def test_a_first_token_no_later_than_its_request_is_refused(tmp_path):
+    known = known_run(count=5)
+    known.ttft[3] = 0.0
+    with pytest.raises(InputError, match="request 3 in order of arrival has its first token no later"):
+        vllm_bench.read(write_vllm(tmp_path, known), SCENARIO)
+
+
 @pytest.mark.parametrize(
     ("strategy", "seats"),
     [
