@@ -26,6 +26,7 @@ from workloads.replacing import replacing
 
 PAGE: Final = "report.html"
 _HEAD: Final = ("count", "MAPE", "median", "P90", "P99", "bias", "worst", "worst run")
+_INTERVALS: Final = ("in interval", "half-width")
 _FIRST: Final = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "output_throughput")
 """What the verdict speaks of, where it was scored."""
 _NAMED: Final = 5
@@ -96,9 +97,13 @@ def _tolerance(one: ToleranceDocument) -> str:
 def _score_tables(scores: ScoresDocument) -> Iterable[str]:
     """All pairs, a row a metric; then each metric by group, folded where there are many."""
     if scores.scores:
-        yield _scrolling(
-            ("all", *_HEAD), [[metric, *_cells(found)] for metric, found in scores.scores.items()]
-        )
+        intervals = any(found.covered is not None for found in scores.scores.values())
+        head = ("all", *_HEAD[:-1], *(_INTERVALS if intervals else ()), _HEAD[-1])
+        rows = []
+        for metric, found in scores.scores.items():
+            *cells, worst = _cells(found)
+            rows.append([metric, *cells, *(_interval_cells(found) if intervals else ()), worst])
+        yield _scrolling(head, rows)
     for metric, found in scores.scores.items():
         alike = Counter(tuple(group.labels) for group in found.groups)
         rows = [[_group(g.labels), *_cells(g)] for g in found.groups if alike[tuple(g.labels)] > 1]
@@ -123,6 +128,11 @@ def _cells(found: ScoreDocument) -> list[str]:
         f"{found.worst.error:+.1%}",
         found.worst.run,
     ]
+
+
+def _interval_cells(found: ScoreDocument) -> list[str]:
+    shares = (found.covered, found.half_width)
+    return ["" if share is None else f"{share:.1%}" for share in shares]
 
 
 def _plots(pairs: Pairs, metrics: Sequence[str], scores: ScoresDocument) -> list[str]:

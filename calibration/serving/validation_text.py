@@ -12,6 +12,7 @@ from calibration.serving.tolerances import Verdict
 from calibration.serving.validation import Validation, worst
 
 _HEAD: Final = ["count", "MAPE", "median", "P90", "P99", "bias", "worst"]
+_INTERVALS: Final = ["in interval", "half-width"]
 _NAMED: Final = 3
 """So many runs are named where many share a reason."""
 _FEW: Final = 4
@@ -48,9 +49,14 @@ def _first_line(validation: Validation) -> str:
 
 
 def _overview(scored: Mapping[str, Sequence[Pair]]) -> str:
-    """One row a metric: of all that is scored with the rest."""
-    rows = [["all", *_HEAD]]
-    rows += [[metric, *_cells(found)] for metric, pairs in scored.items() if (found := score(pairs))]
+    """One row a metric: of all its pairs; with what their intervals cover, where there are any."""
+    scores = {metric: found for metric, pairs in scored.items() if (found := score(pairs))}
+    intervals = any(found.covered is not None for found in scores.values())
+    rows = [["all", *_HEAD, *(_INTERVALS if intervals else ())]]
+    rows += [
+        [metric, *_cells(found), *(_interval_cells(found) if intervals else ())]
+        for metric, found in scores.items()
+    ]
     return table(rows)
 
 
@@ -77,6 +83,11 @@ def _group_name(labels: Mapping[str, object]) -> str:
 def _cells(found: Score) -> list[str]:
     sizes = (found.mape, found.p50_abs_pct_err, found.p90_abs_pct_err, found.p99_abs_pct_err)
     return [str(found.count), *(f"{size:.1%}" for size in sizes), f"{found.bias:+.1%}", _signed(found.worst)]
+
+
+def _interval_cells(found: Score) -> list[str]:
+    shares = (found.covered, found.half_width)
+    return ["" if share is None else f"{share:.1%}" for share in shares]
 
 
 def _signed(pair: Pair) -> str:

@@ -139,6 +139,8 @@ def test_tables_and_lists_say_what_the_scores_say(directory):
     assert "mean_tpot_ms: p90 30.00%; the tolerance of 1% is NOT met." in words
     assert "half of 11 within 10.0%, nine tenths within 30.0%" in words
     assert "100% lie in their interval" in words
+    assert "<th>in interval</th>" in document
+    assert "<td>100.0%</td>" in document
     for said in (
         "odd one: mean_tpot_ms",
         "2 requests of llama h100 c1 could not be served",
@@ -178,6 +180,11 @@ def test_names_are_harmless(tmp_path):
     assert len(tags.all("img")) == 0
     assert "alert(2)" not in [tag for tag, _ in tags.tags]
     assert document.count("<script>") == 2  # plotly's and the page's own
+
+
+def test_without_intervals_nothing_is_said_of_them(tmp_path):
+    write_validation(validation([replace(pair, interval=None) for pair in pairs()]), tmp_path)
+    assert "interval" not in Elements(page(tmp_path)).text
 
 
 def test_equal_files_give_equal_bytes(directory):

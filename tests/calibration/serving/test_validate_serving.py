@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +12,7 @@ from calibration.serving.measured_run import METRICS
 from calibration.serving.readers.silicon import read
 from calibration.serving.scores import RULES
 from calibration.serving.validation import NOTHING_SERVED, validate
+from calibration.serving.validation_text import validation_lines
 from sim.cli import run_command
 from sim.profile import load_profile
 from tests.calibration.serving.client_files import SCENARIO, known_run, write_vllm
@@ -225,6 +227,24 @@ def test_what_is_never_served_is_left_out(table, capsys):
     found = document(capsys, table({"osl": "1"}))  # one token: no time between tokens
     assert found["left_out"] == [{"run": "first", "metric": "mean_tpot_ms", "why": NOTHING_SERVED}]
     assert list(found["scores"]) == ["mean_ttft_ms"]
+
+
+def test_intervals_are_judged_where_there_are_any(table):
+    found = validate(["t"], read(table(*TWO)))
+    assert "interval" not in validation_lines(found)
+    some = tuple(
+        replace(pair, interval=(0.0, 2 * pair.predicted)) if pair.metric == "mean_tpot_ms" else pair
+        for pair in found.pairs
+    )
+    lines = validation_lines(replace(found, pairs=some)).splitlines()
+    head = next(line for line in lines if line.startswith("all"))
+    assert head.endswith("in interval  half-width")
+    inside = sum(pair.measured <= 2 * pair.predicted for pair in some if pair.metric == "mean_tpot_ms")
+    assert next(line for line in lines if line.startswith("mean_tpot_ms")).split()[-2:] == [
+        f"{inside / 2:.1%}",
+        "100.0%",
+    ]
+    assert not next(line for line in lines if line.startswith("mean_ttft_ms")).endswith("100.0%")
 
 
 @pytest.fixture
