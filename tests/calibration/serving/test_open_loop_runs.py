@@ -6,21 +6,10 @@ import csv
 import gzip
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from calibration.serving.measured_run import MeasuredRun
 from calibration.serving.readers import aggregates, open_loop, per_request
-from calibration.serving.readers.shared_prefix import (
-    DRAIN_S,
-    GROUPS,
-    PROMPTS,
-    SharedPrefixLoad,
-    Stage,
-    prompt_hashes,
-)
 from sim.service import build_service
 from tests.data import shared_data
 from workloads.errors import InputError
@@ -141,59 +130,105 @@ def test_a_missing_column_is_named(folder):
     assert not per_request.recognises(folder / "experiments.csv")
 
 
-# --- loads that are drawn --------------------------------------------------------------------------------------------
-
-LOADS = st.builds(
-    SharedPrefixLoad,
-    stages=st.lists(
-        st.builds(Stage, st.integers(1, 20).map(float), st.integers(5, 60).map(float)), min_size=1, max_size=3
-    ).map(tuple),
-    system_tokens=st.integers(1, 120),
-    input_tokens=st.integers(121, 900),
-    output_tokens=st.integers(2, 300),
-)
-
-
-@given(LOADS, st.integers(0, 9))
-def test_each_stage_sends_its_requests_in_its_time(load, seed):
-    arrival_s = load.draw(seed).trace.arrival_ns / 1e9
-    masks = load.masks()
-    assert np.array_equal(np.sum(masks, axis=0), np.ones(load.requests))  # each request is in one stage
-    latest = 0.0
-    for stage, mask in zip(load.stages, masks, strict=True):
-        times = arrival_s[mask]
-        assert times.size == round(stage.rate_rps * stage.duration_s)
-        assert times.max() - times.min() <= stage.duration_s
-        assert times.min() >= (latest + DRAIN_S - 1e-6 if latest else 0)
-        latest = times.max()
-
-
-def test_gaps_are_those_of_a_poisson_process():
-    load = SharedPrefixLoad((Stage(10.0, 2000.0),), 100, 600, 200)
-    gaps = np.diff(load.draw(1).trace.arrival_ns)
-    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
+WORKLOAD = {
+    "exp": "one",
+    "stage": "0",
+    "model": "meta-llama/Llama-2-7b-hf",
+    "tp": "1",
+    "max_model_len": "4096",
+    "max_num_batched_tokens": "2048",
+    "max_num_seqs": "128",
+    "load_type": "constant",
+    "rate_rps": "2",
+    "duration_s": "3",
+    "system_prompt_len": "100",
+    "question_len": "95",
+    "output_len": "11",
+    "prompt_len_mean": "200.4",
+}
+SUMMARY = {
+    "exp": "one",
+    "stage": "0",
+    "n_success": "6",
+    "n_fail": "0",
+    **{f"ttft_{name}_ms": "100" for name in ("mean", "median", "p90", "p95", "p99")},
+    **{f"e2e_{name}_ms": "600" for name in ("mean", "median", "p90", "p95", "p99")},
+    "reported_itl_mean_ms_WRONG_half": "25",
+}
 
 
-@given(st.lists(st.integers(0, PROMPTS - 1), min_size=2, max_size=30), st.integers(0, 200))
-def test_prompts_share_what_they_begin_with(prompts, system_tokens):
-    lengths = np.full(len(prompts), 250)
-    hashes = prompt_hashes(np.array(prompts), lengths, system_tokens)
-    assert hashes.is_chained()
-    for i, one in enumerate(prompts):
-        for j, other in enumerate(prompts[:i]):
-            same = int(np.count_nonzero(hashes.of(i) == hashes.of(j)))
-            if one == other:
-                assert same == hashes.of(i).size
-            elif one % GROUPS == other % GROUPS:
-                assert same == system_tokens // 16
-            else:
-                assert same == 0
+def test_summaries_beside_a_table_of_workloads_are_its_results(tmp_path):
+    other = WORKLOAD | {"exp": "two-general"}
+    table = write_table(tmp_path / "workloads.csv", [WORKLOAD, other])
+    assert [run.parts for run in open_loop.read(table)] == [(), ()]
+    write_table(tmp_path / "measured.csv", [SUMMARY])
+    one, two = open_loop.read(table)
+    assert one.parts[0].measured["mean_tpot_ms"] == pytest.approx(50)  # (600 - 100) / 10, not the reported 25
+    assert one.parts[0].counted.tolist() == [True] * 6
+    assert two.parts == ()
+    assert two.labels["workload"] == "general"
+
+
+def test_summaries_of_survivors_stand_apart(tmp_path):
+    table = write_table(tmp_path / "workloads.csv", [WORKLOAD])
+    write_table(tmp_path / "measured.csv", [SUMMARY | {"n_fail": "3"}])
+    assert [part.apart for part in open_loop.read(table)[0].parts] == [open_loop.OVERLOADED]
+
+
+AGGREGATE = {
+    "experiment": "7-seven",
+    "exp_id": "7",
+    "stage": "-1",
+    "model": "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic",
+    "workload": "general",
+    "hardware": "H100",
+    "tp": "2",
+    "precision": "FP8",
+    "cpu_offload": "True",
+    "gpu_mem_util": "",
+    "max_num_batched_tokens": "1024",
+    "stage_rates_rps": "2;1",
+    "stage_durations_s": "3;4?",
+    "system_prompt_len": "100",
+    "question_len": "100",
+    "output_len": "11",
+    "workload_source": "inferred",
+}
+ACTUAL = {
+    f"actual_{name}_{statistic}_ms": value
+    for name, value in (("ttft", "100"), ("e2e", "600"))
+    for statistic in ("mean", "p90", "p99")
+}
+
+
+def test_aggregates_give_a_part_for_each_stage(tmp_path):
+    rows = [AGGREGATE | ACTUAL | {"stage": stage} for stage in ("-1", "0", "1")]
+    rows[2]["actual_e2e_mean_ms"] = "400"
+    [run] = aggregates.read(write_table(tmp_path / "experiments.csv", rows))
+    assert [int(part.counted.sum()) for part in run.parts] == [6, 4]
+    assert [part.measured["mean_tpot_ms"] for part in run.parts] == pytest.approx([50, 30])
+    assert run.labels["model"] == "llama-4-scout-17b-16e"
+    assert run.scenario.hardware.weight_dtype == "fp8"
+    assert set(run.workload.trace.input_tokens.tolist()) == {209}  # 200 asked for, tokenised anew
+    assert any("host memory" in caveat for caveat in run.caveats)
+
+
+def test_aggregates_without_results_are_inputs_only(tmp_path):
+    table = write_table(tmp_path / "eval.csv", [AGGREGATE])
+    assert [run.parts for run in aggregates.read(table)] == [()]
+    assert [len(one.stages()) for one in aggregates.experiments(table)] == [2]
+
+
+def test_a_stage_without_a_row_is_named(tmp_path):
+    table = write_table(tmp_path / "experiments.csv", [AGGREGATE | ACTUAL | {"stage": "0"}])
+    with pytest.raises(InputError, match="7-seven: no row of stage 1"):
+        aggregates.read(table)
 
 
 # --- the measured data -----------------------------------------------------------------------------------------------
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def table_of(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
@@ -207,7 +242,7 @@ def recorded() -> dict[str, MeasuredRun]:
 def test_stages_agree_with_the_source_s_own_summary(recorded):
     rows = {
         (row["experiment"], int(row["stage"])): row
-        for row in rows_of(shared_data("vllm_h100_perrequest", "experiments.csv"))
+        for row in table_of(shared_data("vllm_h100_perrequest", "experiments.csv"))
     }
     checked = 0
     for run in recorded.values():
