@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sim.cost.cuda_graphs import capture_sizes
+from sim.cost.cuda_graphs import CudaGraphMode, capture_sizes
 from sim.errors import CapacityError
 from sim.kv.compression import KvCompression
 from sim.kv.footprint import Footprint
@@ -87,6 +87,7 @@ def kv_capacity(
     block_size: int = 16,
     gpu_memory_utilization: float = 0.9,
     enforce_eager: bool = False,
+    cudagraph_mode: CudaGraphMode = "full_and_piecewise",
     cudagraph_capture_sizes: Sequence[int] | None = None,
     num_gpu_blocks_override: int | None = None,
     compression: KvCompression | None = None,
@@ -96,14 +97,16 @@ def kv_capacity(
         max_num_seqs,
         max_num_batched_tokens,
         enforce_eager=enforce_eager,
+        cudagraph_mode=cudagraph_mode,
         cudagraph_capture_sizes=cudagraph_capture_sizes,
     )
+    piecewise = len(sizes) if cudagraph_mode == "full_and_piecewise" else 0
     tp = tensor_parallel_size
     budget = int(memory_bytes * gpu_memory_utilization)
     weights = model.weight_bytes(weight_dtype, tp)
     value_bytes = int(WEIGHT_BYTES[model.plain_dtype(weight_dtype)])
     activations = activation_bytes(model, max_num_batched_tokens, max_num_seqs, tp, value_bytes=value_bytes)
-    graphs = GRAPH_LAYER_BYTES * model.num_layers * (len(sizes) + sum(size <= max_num_seqs for size in sizes))
+    graphs = GRAPH_LAYER_BYTES * model.num_layers * (piecewise + sum(size <= max_num_seqs for size in sizes))
     context = CONTEXT_BYTES + (COMMUNICATOR_BYTES if tp > 1 else 0)
     kv_dtype = model.resolve_kv_dtype(kv_cache_dtype, weight_dtype)
     block_bytes = model.kv_group_layers * block_size * model.kv_bytes_per_token_layer(kv_dtype, tp)

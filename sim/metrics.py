@@ -20,7 +20,7 @@ from sim.engine.records import Int64, Status, StepColumns
 Float64 = NDArray[np.float64]
 
 PERCENTILES = (50, 90, 95, 99)
-STAGES = ("queue", "prefix_load", "prefill", "decode", "preempted")
+STAGES = ("tokenise", "queue", "prefix_load", "prefill", "decode", "preempted")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,17 +73,19 @@ class Requests:
     def stages_ns(self) -> dict[str, Int64]:
         """Where each request's time went; the stages sum to E2EL exactly.
 
-        queue        arrival until first scheduled, less prefix_load
+        tokenise     on the way through the API server
+        queue        from there until first scheduled, less prefix_load
         prefix_load  waiting for KV of its prompt to come from another tier
         prefill      first scheduled until first token, less preempted
         decode       first token until last token, less preempted
         preempted    from each preemption until scheduled again; computing again counts as prefill or decode
         """
         scheduled, first = self._done("scheduled_ns"), self._done("first_token_ns")
-        loading = self._done("loading_ns")
+        queued, loading = self._done("queued_ns"), self._done("loading_ns")
         in_prefill, in_decode = self._done("paused_prefill_ns"), self._done("paused_decode_ns")
         return {
-            "queue": scheduled - self.arrival_ns - loading,
+            "tokenise": queued - self.arrival_ns,
+            "queue": scheduled - queued - loading,
             "prefix_load": loading,
             "prefill": first - scheduled - in_prefill,
             "decode": self.last_token_ns - first - in_decode,

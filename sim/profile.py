@@ -21,6 +21,7 @@ from sim.curves.gemm import GemmCurve
 from sim.curves.moe import MoeCurve, MoeShape
 from sim.curves.prefill import PrefillCurve
 from sim.curves.term import BytesPerSecond, Count, Curve, Float, FlopsPerSecond, Model, SecondsOrZero
+from sim.served import Served
 from workloads.errors import ConfigError
 
 C = TypeVar("C", bound=Curve)
@@ -59,10 +60,15 @@ class HostOverhead(Model):
     cpu_base_s: SecondsOrZero = 0.0
     cpu_per_seq_s: SecondsOrZero = 0.0
     """The host's own work of a step: behind the GPU's under async scheduling, before it otherwise."""
+    piece_s: SecondsOrZero = 0.0
+    """Of each layer, in mixed steps that replay graphs: attention runs between the pieces."""
     call_s: SecondsOrZero = 20e-6
     """To start one operation of a layer where no CUDA graph does; `sim/cost/eager.py` says whence."""
     per_request_s: SecondsOrZero = 0.0
-    """Once per request, before it can be scheduled (API server, tokeniser)."""
+    """Of every request, on its way to the engine's queue and of its tokens back (API server); requests do not wait for
+    each other there."""
+    per_input_token_s: SecondsOrZero = 0.0
+    """For each token of a prompt, before the engine has it (tokeniser); one prompt after the other."""
     source: str
     notes: str = ""
 
@@ -98,6 +104,7 @@ class Profile(Model):
     all_reduce: CommCurve | None = None
     elementwise: ElementwiseCurve
     host: HostOverhead | None = None
+    served: Served | None = None
     residuals: tuple[Residual, ...] = ()
 
     def gemm_s(self, dtype: str, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Float:
@@ -222,6 +229,10 @@ class Profile(Model):
     def with_host(self, host: HostOverhead) -> Self:
         """Return the same profile with step overheads, and so with another hash."""
         return type(self).model_validate({**self.model_dump(by_alias=True), "host": host.model_dump()})
+
+    def with_served(self, served: Served) -> Self:
+        """Return the same profile with factors of the served engine, and so with another hash."""
+        return type(self).model_validate({**self.model_dump(by_alias=True), "served": served.model_dump()})
 
     def _curve(self, term: str, axes: dict[str, Any]) -> Curve | None:
         curves = getattr(self, term)

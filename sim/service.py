@@ -8,6 +8,7 @@ from pathlib import Path
 from sim.batching.decision import EngineLimits
 from sim.cost.build import compile_cost
 from sim.cost.step_cost import ServiceCost
+from sim.engine.frontend import FrontendTimes
 from sim.errors import ConfigError
 from sim.memory import KvCapacity, kv_capacity
 from sim.model import ModelSpec, load_model
@@ -17,7 +18,7 @@ from sim.scenario.sections import Scenario
 
 @dataclass(frozen=True, eq=False)
 class Service:
-    """What a scenario's names stand for: model, profile, KV capacity and the price of a step."""
+    """What a scenario's names stand for: model, profile, KV capacity, the price of a step and of the way to it."""
 
     model: ModelSpec
     profile: Profile
@@ -25,6 +26,9 @@ class Service:
     cost: ServiceCost
     limits: EngineLimits
     max_model_len: int
+    frontend: FrontendTimes | None = None
+    looks_ahead: bool = False
+    """Whether the engine plans each step while the one before it runs."""
 
 
 def build_service(scenario: Scenario, profile: Profile | None = None) -> Service:
@@ -47,6 +51,7 @@ def build_service(scenario: Scenario, profile: Profile | None = None) -> Service
         max_num_seqs=engine.max_num_seqs,
         async_scheduling=engine.async_scheduling,
         enforce_eager=engine.enforce_eager,
+        cudagraph_mode=engine.cudagraph_mode,
         cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
         compression=compression,
     )
@@ -61,6 +66,7 @@ def build_service(scenario: Scenario, profile: Profile | None = None) -> Service
         block_size=engine.block_size,
         gpu_memory_utilization=engine.gpu_memory_utilization,
         enforce_eager=engine.enforce_eager,
+        cudagraph_mode=engine.cudagraph_mode,
         cudagraph_capture_sizes=engine.cudagraph_capture_sizes,
         num_gpu_blocks_override=engine.num_gpu_blocks_override,
         compression=compression,
@@ -95,4 +101,6 @@ def build_service(scenario: Scenario, profile: Profile | None = None) -> Service
             // model.kv_bytes_per_token_layer(kv_dtype, hardware.tensor_parallel_size),
         ),
         max_model_len,
+        FrontendTimes.of(profile.host),
+        engine.async_scheduling,
     )

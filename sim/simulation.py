@@ -103,6 +103,7 @@ def simulate(
             fast_forward=scenario.simulation.fast_forward,
             network=network,
             paged=paged,
+            frontend=service.frontend,
             on_share_done=on_share_done,
         )
     else:
@@ -136,8 +137,8 @@ def serve(
     engine: EngineSetup | None = None,
     paged: list[PagedSteps] | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
-    """The same load on a server, which is one engine; it may end before its last request."""
-    engine = engine or engine_setup(scenario, service, workload)
+    """The same load on a server, which is one engine that schedules in turn; it may end before its last request."""
+    engine = replace(engine or engine_setup(scenario, service, workload), looks_ahead=False)
     paged = paged or paged_steps(scenario, service)
     if scenario.cluster.replicas != 1:
         raise ConfigError(
@@ -204,7 +205,7 @@ def engine_setup(scenario: Scenario, service: Service, workload: Workload) -> En
     if service.capacity.footprint is not None:
         kv = replace(kv, allocator=ShrinkingPaged(service.capacity.footprint))
     contracts = None if scenario.qos is None else scenario.qos.build(workload.trace)
-    return EngineSetup(service.limits, policies.batcher, kv, contracts)
+    return EngineSetup(service.limits, policies.batcher, kv, contracts, looks_ahead=service.looks_ahead)
 
 
 def _tiers(scenario: Scenario, service: Service) -> TierSetup | None:

@@ -37,11 +37,18 @@ class AgeingCost(CompiledCost):
         sizes: tuple[int, ...],
         max_tokens: int,
         *,
+        mixed_sizes: tuple[int, ...] | None = None,
         weight_dtype: str = "auto",
         enforce_eager: bool = False,
     ) -> None:
         super().__init__(
-            terms, host, sizes, max_tokens, weight_dtype=weight_dtype, enforce_eager=enforce_eager
+            terms,
+            host,
+            sizes,
+            max_tokens,
+            mixed_sizes=mixed_sizes,
+            weight_dtype=weight_dtype,
+            enforce_eager=enforce_eager,
         )
         self.sliding_window = terms.kv_border
         self._border = terms.kv_border

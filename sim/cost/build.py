@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sim.cost.ageing import AgeingCost
 from sim.cost.compiled import CompiledCost
-from sim.cost.cuda_graphs import capture_sizes
+from sim.cost.cuda_graphs import CudaGraphMode, capture_sizes
 from sim.cost.host_time import HostTime
 from sim.cost.terms import StepTerms
 from sim.kv.compression import KvCompression
@@ -26,6 +26,7 @@ def compile_cost(
     max_num_seqs: int,
     async_scheduling: bool = True,
     enforce_eager: bool = False,
+    cudagraph_mode: CudaGraphMode = "full_and_piecewise",
     cudagraph_capture_sizes: Sequence[int] | None = None,
     compression: KvCompression | None = None,
 ) -> CompiledCost:
@@ -34,6 +35,7 @@ def compile_cost(
         max_num_seqs,
         max_num_batched_tokens,
         enforce_eager=enforce_eager,
+        cudagraph_mode=cudagraph_mode,
         cudagraph_capture_sizes=cudagraph_capture_sizes,
     )
     ages = compression is not None and compression.recent_tokens is not None
@@ -50,6 +52,7 @@ def compile_cost(
         host,
         sizes,
         max(max_num_batched_tokens, max_num_seqs),
+        mixed_sizes=sizes if cudagraph_mode == "full_and_piecewise" else (),
         weight_dtype=weight_dtype,
         enforce_eager=enforce_eager,
     )

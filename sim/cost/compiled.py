@@ -65,6 +65,7 @@ class CompiledCost:
         sizes: tuple[int, ...],
         max_tokens: int,
         *,
+        mixed_sizes: tuple[int, ...] | None = None,
         weight_dtype: str = "auto",
         enforce_eager: bool = False,
     ) -> None:
@@ -74,8 +75,11 @@ class CompiledCost:
         self._terms = terms
         self._host = host
         self._max_tokens = max_tokens
+        mixed_sizes = sizes if mixed_sizes is None else mixed_sizes
         self._padded: list[int] = padded_tokens(sizes, max_tokens).tolist()
-        self._captured = sizes[-1] if sizes else 0
+        self._mixed_padded: list[int] = padded_tokens(mixed_sizes, max_tokens).tolist()
+        self._captured = max(sizes, default=0)
+        self._mixed_captured = max(mixed_sizes, default=0)
         calls = model.num_layers * calls_per_layer(
             model, terms.tp, terms.weight_dtype, compiled=not enforce_eager
         )
@@ -155,7 +159,9 @@ class CompiledCost:
             price += self._launch_ns
         sequences = num_seqs + len(chunks)
         price += mixed.layers[tokens] + mixed.heads[sequences] + self._host.token_ns * (tokens - num_seqs)
-        return price, self._floor_ns(tokens, sequences)
+        if tokens <= self._mixed_captured:
+            price += self._host.pieces_ns
+        return price, self._floor_ns(sequences, captured=tokens <= self._mixed_captured)
 
     def parts(
         self,
@@ -165,14 +171,20 @@ class CompiledCost:
         chunks: Sequence[tuple[int, int]],
     ) -> StepParts:
         terms, prefill = self._terms, sum(new for new, _ in chunks)
-        tokens, sequences = self._padded[num_seqs + prefill], num_seqs + len(chunks)
+        padded, captured = (
+            (self._mixed_padded, self._mixed_captured) if chunks else (self._padded, self._captured)
+        )
+        tokens, sequences = padded[num_seqs + prefill], num_seqs + len(chunks)
         seconds = {name: float(value) for name, value in terms.layers(tokens).items()}
         for name, value in terms.head(sequences).items():
             seconds[name] = seconds.get(name, 0.0) + float(value)
         seconds |= self._attention_seconds(num_seqs, context_tokens, window_context_tokens, chunks)
         busy = sum(seconds.values())
         seconds["host"] = (self._host.overhead_ns(sequences) + self._host.token_ns * prefill) / NS
-        idle = self._floor_ns(num_seqs + prefill, sequences) / NS - busy - seconds["host"]
+        if chunks and num_seqs + prefill <= captured:
+            seconds["host"] += self._host.pieces_ns / NS
+        floor = self._floor_ns(sequences, captured=num_seqs + prefill <= captured)
+        idle = floor / NS - busy - seconds["host"]
         if idle > 0:
             seconds["host_wait"] = idle
         overhead = sum(seconds.values()) - busy
@@ -218,7 +230,7 @@ class CompiledCost:
             slack_s = max(floor - price, 0.0) / NS
             grid = (self._mixed or self._compile_mixed()).grid
             attention_s = sum(grid.at(*chunk) for chunk in chunks) / NS
-            return self._hbm.mixed(self._padded[tokens], contexts, chunks, attention_s, slack_s)
+            return self._hbm.mixed(self._mixed_padded[tokens], contexts, chunks, attention_s, slack_s)
         row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
         alone = self._decode_price(row, num_seqs, *contexts, growing, steps)
         slack = np.maximum(row.floor - alone, 0.0) / NS
@@ -236,9 +248,8 @@ class CompiledCost:
         """What the prices assume where a user would expect something else, one line each."""
         return assumptions(self._terms, self._weight_dtype, enforce_eager=self._eager)
 
-    def _floor_ns(self, tokens: int, sequences: int) -> float:
-        eager = self._eager_ns if tokens > self._captured else 0.0
-        return max(1.0, self._host.floor_ns(sequences) + eager)
+    def _floor_ns(self, sequences: int, *, captured: bool) -> float:
+        return max(1.0, self._host.floor_ns(sequences) + (0.0 if captured else self._eager_ns))
 
     def _compile_decode(self, num_seqs: int) -> DecodeRow:
         terms = self._terms
@@ -250,7 +261,7 @@ class CompiledCost:
             windowed=self._attention(num_seqs, base, terms.model.sliding_window or 1, window=True)
             if terms.model.num_window_layers
             else None,
-            floor=self._floor_ns(num_seqs, num_seqs),
+            floor=self._floor_ns(num_seqs, captured=num_seqs <= self._captured),
         )
         self._decodes[num_seqs] = row
         return row
@@ -262,7 +273,7 @@ class CompiledCost:
         return through(context, cost, TOLERANCE * (base + cost))
 
     def _compile_mixed(self) -> _Mixed:
-        padded = np.asarray(self._padded)
+        padded = np.asarray(self._mixed_padded)
         sizes, where = np.unique(padded, return_inverse=True)
         layers = NS * total(self._terms.layers(np.maximum(sizes, 1)))[where]
         sequences = np.arange(self._max_tokens + 1)

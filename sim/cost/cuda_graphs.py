@@ -9,11 +9,16 @@ piecewise graphs, with attention between the pieces; larger steps launch every k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workloads.errors import ConfigError
+
+CudaGraphMode = Literal["full_and_piecewise", "full_decode_only", "none"]
+"""vLLM's `cudagraph_mode`: which steps replay graphs. `full_decode_only`: steps of pure decode alone; `none`: no step,
+but the code is compiled, other than under `enforce_eager`."""
 
 
 def capture_sizes(
@@ -21,10 +26,15 @@ def capture_sizes(
     max_num_batched_tokens: int,
     *,
     enforce_eager: bool = False,
+    cudagraph_mode: CudaGraphMode = "full_and_piecewise",
     cudagraph_capture_sizes: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
-    """Token counts with a captured graph, ascending; none under `enforce_eager`."""
-    if enforce_eager:
+    """Token counts with a captured graph, ascending; none under `enforce_eager`.
+
+    Mixed steps may have fewer: see
+    `CudaGraphMode`.
+    """
+    if enforce_eager or cudagraph_mode == "none":
         return ()
     if cudagraph_capture_sizes is not None:
         if not cudagraph_capture_sizes or min(cudagraph_capture_sizes) < 1:

@@ -24,6 +24,7 @@ class HostTime:
     cpu_seq_ns: float
     token_ns: float
     call_ns: float
+    pieces_ns: float
     hidden: bool
 
     @classmethod
@@ -36,6 +37,7 @@ class HostTime:
             cpu_seq_ns=_NS * host.cpu_per_seq_s,
             token_ns=_NS * host.per_token_s,
             call_ns=_NS * host.call_s,
+            pieces_ns=_NS * host.piece_s * num_layers,
             hidden=async_scheduling,
         )
 

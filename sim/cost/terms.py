@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sim.kv.compression import KvCompression
 from sim.model import WEIGHT_BYTES, ModelSpec
 from sim.profile import HostOverhead, Profile
+from sim.served import LARGE_MESSAGE, SMALL_MESSAGE, Served
 from workloads.errors import ConfigError
 
 Float = NDArray[np.float64]
@@ -27,6 +28,15 @@ Terms = dict[str, Float]
 # ten launches, and 0.5 us more for each where the logits exceed L2: 2 bytes read and 4 written a logit.
 _SAMPLER_KERNELS: Final = 10
 _SAMPLER_BYTES: Final = 6
+
+
+_AS_TIMED: Final = Served(source="kernels as they were timed")
+
+
+def _between(first: float, last: float, at: Float, low: float, high: float) -> Float:
+    """`first` up to `low`, `last` from `high` on, by the logarithm of `at` in between."""
+    share = np.clip(np.log(np.maximum(at, low) / low) / np.log(high / low), 0.0, 1.0)
+    return first + (last - first) * share
 
 
 def total(terms: Terms) -> Float:
@@ -192,7 +202,7 @@ class StepTerms:
         count = np.asarray(tokens, dtype=np.float64)
         gemm = np.zeros_like(count)
         for dtype, n, k, times in self.gemm_shapes():
-            gemm += times * self.profile.gemm_s(dtype, count, n, k)
+            gemm += times * self._gemm_s(dtype, count, n, k)
         terms = {"gemm": gemm, "elementwise": self._elementwise(count)}
         if self.model.moe is not None:
             moe = self.model.moe
@@ -204,10 +214,11 @@ class StepTerms:
                 self.tp,
             )
             kernels = [self.profile.moe_s(name, count, *shape) for name in self.expert_kernels]
-            terms["moe"] = self.model.num_moe_layers * np.minimum.reduce(kernels)
+            terms["moe"] = self.model.num_moe_layers * np.minimum.reduce(kernels) * self._moe_factor(count)
         if self.tp > 1:
             message = count * self.model.hidden_size * self.value_bytes
-            terms["all_reduce"] = 2 * self.model.num_layers * self.profile.all_reduce_s(self.tp, message)
+            terms["all_reduce"] = 2 * self.model.num_layers * self._all_reduce_s(message)
+        terms["gemm"] = gemm * self._clocked_down(terms, count)
         return terms
 
     def head(self, sequences: ArrayLike) -> Terms:
@@ -216,14 +227,12 @@ class StepTerms:
         model = self.model
         columns = model.vocab_size // self.tp
         terms = {
-            "lm_head": self.profile.gemm_s(self.plain_dtype, rows, columns, model.hidden_size),
+            "lm_head": self._gemm_s(self.plain_dtype, rows, columns, model.hidden_size),
             "sampler": _SAMPLER_KERNELS
             * self.profile.elementwise_s(rows, model.vocab_size * _SAMPLER_BYTES / _SAMPLER_KERNELS),
         }
         if self.tp > 1:  # an all-gather moves half of what an all-reduce of the same result moves
-            terms["all_reduce"] = 0.5 * self.profile.all_reduce_s(
-                self.tp, rows * model.vocab_size * float(self.value_bytes)
-            )
+            terms["all_reduce"] = 0.5 * self._all_reduce_s(rows * model.vocab_size * float(self.value_bytes))
         return terms
 
     def decode_attention(self, num_seqs: int, context_tokens: ArrayLike, *, window: bool) -> Float:
@@ -269,7 +278,7 @@ class StepTerms:
             )
             launch = self.profile.attention_launch_s(*self.attention_layout, window)
             total += layers * np.maximum(seconds - launch, 0.0)
-        return total
+        return total * self._factors.prefill_attention
 
     def prefill_launches(self) -> float:
         """Seconds of the attention launches of one step, over all layers."""
@@ -339,10 +348,47 @@ class StepTerms:
         context = np.asarray(context_tokens, dtype=np.float64)
         seconds = np.zeros_like(context)
         for weight, share in self.kv_reads:
-            seconds += weight * self.profile.decode_attention_s(
-                *layout, window, num_seqs, share * context, from_hbm=True
-            )
+            one = self.profile.decode_attention_s(*layout, window, num_seqs, share * context, from_hbm=True)
+            if self.profile.served is not None:
+                curve = self.profile.decode_attention[dtype]
+                streamed = curve.streamed_s(*layout[2:], window, num_seqs, share * context)
+                one = streamed + self.profile.served.decode_fixed * np.maximum(one - streamed, 0.0)
+            seconds += weight * one
         return seconds
+
+    @property
+    def _factors(self) -> Served:
+        return self.profile.served or _AS_TIMED
+
+    def _gemm_s(self, dtype: str, m: Float, n: int, k: int) -> Float:
+        seconds = self.profile.gemm_s(dtype, m, n, k)
+        less = (1.0 - self._factors.gemm_fixed) * (
+            self.profile.gemm[dtype].launch_s if self.profile.served else 0.0
+        )
+        return np.maximum(seconds - less, 0.2 * seconds) if less else seconds
+
+    def _clocked_down(self, terms: Terms, tokens: Float) -> Float:
+        """Factor on the GEMMs of layers with these terms."""
+        more = self._factors.compute - 1.0
+        if not more:
+            return np.ones_like(tokens)
+        shapes = self.gemm_shapes()
+        busy = sum(
+            times * self.profile.gemm[dtype].arithmetic_s(tokens, n, k) for dtype, n, k, times in shapes
+        )
+        return np.asarray(1.0 + more * np.minimum(busy / total(terms), 1.0))
+
+    def _moe_factor(self, tokens: Float) -> Float:
+        """Between experts met by few tokens (each by one at most) and by many (each by 64 and more)."""
+        moe, factors = self.model.moe, self._factors
+        assert moe is not None
+        return _between(factors.moe_few, factors.moe_many, tokens * moe.top_k / moe.num_experts, 1.0, 64.0)
+
+    def _all_reduce_s(self, message: Float) -> Float:
+        seconds = self.profile.all_reduce_s(self.tp, message)
+        return seconds * _between(
+            self._factors.all_reduce, self._factors.all_reduce_large, message, SMALL_MESSAGE, LARGE_MESSAGE
+        )
 
     def _weight_bytes_read(self, tokens: int) -> float:
         """All weights, but of the experts only those that are met."""

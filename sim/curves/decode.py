@@ -101,6 +101,14 @@ class DecodeCurve(Curve):
         measured = base * np.exp(fit.table.log_factor(*coordinates))
         if not from_hbm:
             return measured
-        read = np.minimum(c, b * window) if window > 0 else c
-        streamed = 2.0 * self.kv_bytes * kv * head_dim * read / fit.hbm_bytes_per_s
+        streamed = self.streamed_s(kv_heads, head_dim, window, b, c)
         return np.maximum(measured, np.minimum(fit.launch_s, measured) + streamed)
+
+    def streamed_s(
+        self, kv_heads: ArrayLike, head_dim: int, window: int, num_seqs: ArrayLike, context_tokens: ArrayLike
+    ) -> Float:
+        """What reading the KV takes at the bandwidth of HBM alone."""
+        fit = pick_regime(self.regimes, head_dim, window)
+        b, c = floats(num_seqs), floats(context_tokens)
+        read = np.minimum(c, b * window) if window > 0 else c
+        return 2.0 * self.kv_bytes * floats(kv_heads) * head_dim * read / fit.hbm_bytes_per_s

@@ -90,6 +90,11 @@ class GemmCurve(Curve):
         p = self.sharpness
         return np.asarray(self.launch_s + high * (1.0 + (low / high) ** p) ** (1.0 / p))
 
+    def arithmetic_s(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Float:
+        """What the arithmetic of a GEMM would take at the highest rate of any tile [s]."""
+        peak = self.sms * max(tile.flops_per_s for tile in self.tiles)
+        return 2.0 * floats(m) * floats(n) * floats(k) / peak
+
     def seconds(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Float:
         m, n, k = floats(m), floats(n), floats(k)
         base = self.base(m, n, k)

@@ -12,8 +12,9 @@ import numpy as np
 from sim.batching.decision import BatcherConfig, EngineLimits
 from sim.cost import StepCost
 from sim.engine.client import Client
-from sim.engine.clock import Clock, Priority, Signal
+from sim.engine.clock import At, Clock, Priority, Signal
 from sim.engine.core import EngineCore
+from sim.engine.frontend import Frontend, FrontendTimes
 from sim.engine.paged_steps import PagedSteps
 from sim.engine.records import RequestLog, StepColumns
 from sim.engine.replica import Replica
@@ -47,9 +48,13 @@ class Cluster:
         rng: np.random.Generator,
         signal_delay_ns: int = 0,
         connections: Connections | None = None,
+        frontend: FrontendTimes | None = None,
     ) -> None:
         self.env = env
         self.requests = RequestLog(table)
+        self._table = table
+        self._frontend = frontend or FrontendTimes()
+        self._frontends: list[Frontend] = []  # one a replica, where they take any time
         self._connections = connections
         self.replicas: list[Replica] = []
         self.on_done: Callable[[Sequence[int]], None] | None = (
@@ -75,6 +80,8 @@ class Cluster:
 
     def add(self, replica: Replica) -> None:
         self.replicas.append(replica)
+        if self._frontend:
+            self._frontends.append(Frontend(self._frontend))
         self._views.append(ReplicaView(replica.index))
 
     def watch_caches(self) -> None:
@@ -102,10 +109,22 @@ class Cluster:
             self._views[replica].learn(count, changes)
         self._request.index = index
         chosen = self._router.route(self._request, self._views, now, self._rng)
+        self._views[chosen].in_flight += 1
+        if self._frontends:
+            leaves = self._frontends[chosen].leaves_ns(now, self._table.input_tokens[index])
+            if leaves > now:
+                At(self.env, leaves - now, Priority.ARRIVAL).callbacks.append(
+                    lambda _: self._submit(index, chosen)
+                )
+                return
+        self._submit(index, chosen)
+
+    def _submit(self, index: int, chosen: int) -> None:
+        """A request reaches the engine of a replica now."""
+        self._table.queued_ns[index] = self.env.now_ns
         reason = self.replicas[chosen].submit(index)
-        if reason is None:
-            self._views[chosen].in_flight += 1
-        else:
+        if reason is not None:
+            self._views[chosen].in_flight -= 1
             self.requests.reject(index, chosen, reason)
             self._close([index])
             self._done([index])
@@ -150,6 +169,8 @@ class EngineSetup:
     batcher: BatcherConfig
     kv: KvSetup
     contracts: Contracts | None = None
+    looks_ahead: bool = False
+    """Whether each step is planned when the one before it starts (async scheduling)."""
 
     def build(self, table: RequestTable, cost: StepCost) -> EngineCore:
         """Make one engine, which will serve requests of `table`."""
@@ -168,6 +189,7 @@ class EngineSetup:
             sliding_window=cost.sliding_window,
             lane_of=lanes,
             lane_weights=weights,
+            looks_ahead=self.looks_ahead,
         )
 
 
@@ -192,13 +214,14 @@ def run_cluster(
     fast_forward: bool = True,
     network: Network | None = None,
     paged: Sequence[PagedSteps] | None = None,
+    frontend: FrontendTimes | None = None,
     on_share_done: Callable[[], None] | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     """Run the events of a cluster to their end: what `simulate` does between a scenario and its summary.
 
     `network` holds the links of the replicas, where anything ever moves on them; the run then ends with the last
     request, whatever is still on its way. `paged` does the steps of replicas whose KV is in host memory, over the
-    network's links.
+    network's links. `frontend` is what each replica's API server takes.
     """
     env = Clock() if network is None else network.env
     known = engine.kv.prefix_caching or router.reads_prefixes
@@ -207,7 +230,7 @@ def run_cluster(
     if engine.contracts is not None:
         connections = Connections(engine.contracts, engine.contracts.lanes_of(table.tenant))
     rng = np.random.default_rng(router_seed)
-    cluster = Cluster(env, table, router.build(), rng, signal_delay_ns, connections)
+    cluster = Cluster(env, table, router.build(), rng, signal_delay_ns, connections, frontend)
     cluster.on_share_done = on_share_done
     for index in range(replicas):
         core = engine.build(table, cost)

@@ -10,11 +10,17 @@ of the queue, and nobody is admitted in that step.
 
 KV that another tier holds is brought before its sequence runs: the sequence holds its blocks and waits beside the
 queue, as with vLLM's KV connectors. That a transfer has landed is looked at once a step, when the next is planned.
+
+An engine that looks ahead (vLLM's async scheduling) plans each step when the one before it starts, so that the device
+never waits for the plan: a request that comes while a step runs is in the plan of the next but one. Here plans are made
+when a step starts, of what was there when the step before it did; an engine with nothing to run looks at once. That who
+finishes frees a seat and blocks one step later as well is left out: a step in the life of a request.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Sequence as Sized
 
 from sim.batching.decision import Batcher, EngineLimits, StepLimits
@@ -42,6 +48,7 @@ class EngineCore:
         sliding_window: int | None = None,
         lane_of: Sized[int] | None = None,
         lane_weights: Sized[float] = (1.0,),
+        looks_ahead: bool = False,
     ) -> None:
         self.limits = limits
         self.batcher = batcher
@@ -72,6 +79,11 @@ class EngineCore:
         self._landed: list[Transfer] = []
         self._tickets = 0
         self._committed_ns = 0
+        self._looks_ahead = looks_ahead
+        self._coming: deque[tuple[int, int]] = (
+            deque()
+        )  # (when it came, which) of requests that no plan has seen
+        self._planned_ns = 0  # when an engine that looks ahead plans the step that comes next
 
     # What policies see.
 
@@ -126,7 +138,7 @@ class EngineCore:
 
     # What drivers call.
 
-    def submit(self, index: int) -> str | None:
+    def submit(self, index: int, now_ns: int = 0) -> str | None:
         """Queue a request; a reason where it could never run, in which case it is not queued."""
         prompt = self.table.input_tokens[index]
         tokens = prompt + self.table.output_tokens[index] - 1  # the last token needs no KV
@@ -137,11 +149,31 @@ class EngineCore:
         longest = self.batcher.max_prompt_tokens
         if longest is not None and tokens > longest:
             return "exceeds_max_num_batched_tokens"
-        self.queue.arrive(index)
+        if self._looks_ahead:
+            self._coming.append((now_ns, index))
+        else:
+            self.queue.arrive(index)
         return None
 
     def schedule(self, now_ns: int) -> BatchPlan | None:
         """Plan what to run from now on; None where there is nothing to run (then see `wake_ns`)."""
+        if not self._coming:
+            return self._schedule(now_ns)
+        self._queue_those_of(self._planned_ns)
+        plan = self._schedule(now_ns)
+        if plan is None and self._coming:
+            self._queue_those_of(now_ns)
+            return self._schedule(now_ns)
+        if plan is not None and plan.arrival_acts and self._coming:
+            plan.steps = 1
+        return plan
+
+    def _queue_those_of(self, until_ns: int) -> None:
+        coming = self._coming
+        while coming and coming[0][0] <= until_ns:
+            self.queue.arrive(coming.popleft()[1])
+
+    def _schedule(self, now_ns: int) -> BatchPlan | None:
         allocator = self.allocator
         allocator.now_ns = now_ns
         if self.loading or self._landed:
@@ -166,14 +198,18 @@ class EngineCore:
         if self.group.size:
             return self._plan_window(limits, preempted, blocked=blocked)
         if preempted:  # who gave way was alone, and out of tokens of its pool: see what its lane waits for
-            return self.schedule(now_ns)
+            return self._schedule(now_ns)
         self._sleep(limits)
         return None
 
-    def commit(self, plan: BatchPlan, steps: int, now_ns: int) -> list[Sequence]:
-        """`steps` of the plan's steps ran, the last of them to `now_ns`; returns the sequences that finished."""
+    def commit(self, plan: BatchPlan, steps: int, now_ns: int, last_start_ns: int = 0) -> list[Sequence]:
+        """`steps` of the plan's steps ran, the last of them to `now_ns`; returns the sequences that finished.
+
+        An engine that looks ahead plans its next step when the last of them starts.
+        """
         allocator = self.allocator
         self.step += steps
+        self._planned_ns = last_start_ns
         if steps > 1:
             allocator.grow(steps - 1)
         plan.last_used_blocks = allocator.used_blocks

@@ -94,6 +94,7 @@ class RequestLog:
         )
         return {
             "arrival_ns": np.array(self._table.arrival_ns, dtype=np.int64),
+            "queued_ns": np.array(self._table.queued_ns, dtype=np.int64),
             "input_tokens": np.array(self._table.input_tokens, dtype=np.int64),
             "output_tokens": np.array(self._table.output_tokens, dtype=np.int64),
             **{

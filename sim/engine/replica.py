@@ -61,7 +61,7 @@ class Replica:
 
     def submit(self, index: int) -> str | None:
         """Queue a request now; a reason where it can never run."""
-        reason = self.core.submit(index)
+        reason = self.core.submit(index, self.env.now_ns)
         if reason is None:
             if self._window is None:
                 self._woken.give(Priority.STEP_START)
@@ -94,6 +94,7 @@ class Replica:
                 continue
             step_ns: NDArray[np.int64] | int
             steps = 1
+            last_start = start
             if plan.chunks:
                 step_ns = cost.mixed_ns(
                     plan.decodes, plan.context_tokens, plan.window_context_tokens, plan.shapes
@@ -108,8 +109,9 @@ class Replica:
                 self._window = None
                 steps = window.steps
                 step_ns = window.step_ns[:steps]
+                last_start = env.now_ns - int(step_ns[-1])
             now = env.now_ns
-            finished = core.commit(plan, steps, now)
+            finished = core.commit(plan, steps, now, last_start)
             if waited:
                 step_ns += waited
             log.add(start, now, plan, step_ns, steps)

@@ -13,7 +13,9 @@ _MOST_BLOCKS = 1 << 22  # of one sequence
 
 
 class RequestTable:
-    """What is known of every request before it runs; one entry each. Arrivals may be filled in as they happen.
+    """What is known of every request before it runs; one entry each.
+
+    Arrivals may be filled in as they happen; `queued_ns`, when an engine got it, always is (-1 before).
 
     `hashes`, in blocks of the engine's size, say what is in the full blocks of each sequence, as far as it can be
     found again: of the prompt, and of the answer where a later prompt repeats it. `turns` say who waits for whom.
@@ -23,6 +25,7 @@ class RequestTable:
         self._hashes = hashes
         self.turns = trace.turns
         self.arrival_ns = array("q", trace.arrival_ns.tobytes())
+        self.queued_ns = array("q", [-1]) * len(self.arrival_ns)
         self.input_tokens = trace.input_tokens.data
         self.output_tokens = trace.output_tokens.data
         self.priority = trace.priority.data

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sim.batching import AnyBatcher
 from sim.batching.chunked import Chunked
+from sim.cost.cuda_graphs import CudaGraphMode
 from sim.kv.allocators import AnyAllocator
 from sim.kv.allocators.paged import Paged
 from sim.kv.eviction import AnyEviction
@@ -75,6 +76,8 @@ class EngineConfig(Section):
     """Precision of the KV cache; auto is 16-bit, or float32 where the weights are."""
     enforce_eager: bool = Field(False, strict=True)
     """Run without CUDA graphs."""
+    cudagraph_mode: CudaGraphMode = "full_and_piecewise"
+    """Which steps replay graphs: all up to the largest size, those of pure decode, or none."""
     cudagraph_capture_sizes: tuple[CaptureSize, ...] | None = None
     """Token counts with a captured graph; by default the engine's list."""
     enable_prefix_caching: bool = Field(False, strict=True)
@@ -95,6 +98,10 @@ class EngineConfig(Section):
     def _eager_has_no_graphs(self) -> EngineConfig:
         if self.enforce_eager and self.cudagraph_capture_sizes is not None:
             raise ValueError("enforce_eager runs without CUDA graphs; leave cudagraph_capture_sizes out")
+        if self.enforce_eager and self.cudagraph_mode != "full_and_piecewise":
+            raise ValueError("enforce_eager runs without CUDA graphs; leave cudagraph_mode out")
+        if self.cudagraph_mode == "none" and self.cudagraph_capture_sizes is not None:
+            raise ValueError("cudagraph_mode none captures nothing; leave cudagraph_capture_sizes out")
         return self
 
     @model_validator(mode="after")

@@ -114,6 +114,7 @@ class ClosedFormProfile:
 
     name: str = "closed-form"
     host: HostOverhead | None = None
+    served: None = None
     kinks: tuple[int, ...] = ()
     largest_m: int = 10**9
     device: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(compute_capability="8.0"))

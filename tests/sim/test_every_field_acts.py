@@ -60,6 +60,7 @@ OTHER_VALUES = {
     "engine.num_gpu_blocks_override": [150],
     "engine.kv_cache_dtype": ["fp8"],
     "engine.enforce_eager": [True],
+    "engine.cudagraph_mode": ["full_decode_only", "none"],
     "engine.cudagraph_capture_sizes": [[1, 64]],
     "engine.enable_prefix_caching": None,  # tested below, on a load with prefixes
     "engine.cache_at_start": None,

@@ -48,6 +48,7 @@ def columns(**override: list[int]) -> dict[str, np.ndarray]:
         "first_token_ns": [4_000_000, 6_000_010, -1],
         "last_token_ns": [4_000_000, 46_000_010, -1],
         "cached_tokens": [0, 0, 0],
+        "queued_ns": [0, 500_010, 20],
         "loading_ns": [0, 500_000, 0],
         "preemptions": [0, 1, 0],
         "paused_prefill_ns": [0, 0, 0],
@@ -63,7 +64,8 @@ def test_definitions_by_hand():
     assert np.isnan(requests.tpot_ns[0])
     assert requests.tpot_ns[1] == 10_000_000
     assert {k: v.tolist() for k, v in requests.stages_ns.items()} == {
-        "queue": [1_000_000, 1_500_000],
+        "tokenise": [0, 500_000],
+        "queue": [1_000_000, 1_000_000],
         "prefix_load": [0, 500_000],
         "prefill": [3_000_000, 4_000_000],
         "decode": [0, 37_000_000],

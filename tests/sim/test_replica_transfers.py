@@ -60,7 +60,7 @@ class GatedCore:
         self.left -= 1
         self.ended.append((self.env.now_ns, transfer.num_bytes))
 
-    def commit(self, plan, steps, now_ns):
+    def commit(self, plan, steps, now_ns, last_start_ns):
         self.committed.append(now_ns)
         return self.engine.commit(plan, steps, now_ns)
 

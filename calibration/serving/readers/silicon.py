@@ -27,6 +27,8 @@ WEIGHT_DTYPES: Final = {
     "bfloat16": "bfloat16",
 }
 PROMPTS_PER_SEAT: Final = 10
+OWN_DTYPES: Final = ("gpt-oss-20b", "gpt-oss-120b")
+"""Models with one checkpoint, whose experts alone are of the dtype that the rows name."""
 _TOKENS: Final = 8192  # max_num_batched_tokens of these runs
 _SEATS_B200: Final = 512
 _SLACK: Final = 256  # of max_model_len beyond the longest sequence, as the benchmark scripts leave
@@ -131,7 +133,7 @@ def _scenario(row: Row, concurrency: int, *, jitters: bool) -> dict[str, Any]:
         "hardware": {
             "gpu": row["system"],
             "tensor_parallel_size": int(row["tp"]),
-            "weight_dtype": WEIGHT_DTYPES[row["gemm_quant"]],
+            "weight_dtype": WEIGHT_DTYPES[row["gemm_quant"]] if row["model"] not in OWN_DTYPES else "auto",
         },
         "engine": {
             "max_num_seqs": _SEATS_B200 if on_b200 else max(concurrency, 1),
@@ -139,6 +141,7 @@ def _scenario(row: Row, concurrency: int, *, jitters: bool) -> dict[str, Any]:
             "max_model_len": isl + osl + _SLACK,
             "kv_cache_dtype": "fp8" if fp8_kv else "auto",
             "async_scheduling": jitters,
+            "cudagraph_mode": "full_decode_only" if on_b200 and jitters else "full_and_piecewise",
         },
         "workload": {
             "input_tokens": _lengths(isl, jitters=jitters),

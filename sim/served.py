@@ -1,0 +1,41 @@
+"""How a served engine's kernels differ from the tables of kernels timed alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from sim.curves.term import Model
+
+Factor = Annotated[float, Field(gt=0.1, lt=10)]
+Share = Annotated[float, Field(ge=0, lt=10)]
+
+SMALL_MESSAGE: Final = 2.0**20
+LARGE_MESSAGE: Final = 2.0**24
+"""All-reduces between the two sizes [bytes] take a factor in between."""
+
+
+class Served(Model):
+    """Factors on the times of kernels as an engine runs them, one after the other for hours.
+
+    compute             GEMMs, by the share of a layer's time in which arithmetic runs at full rate: a GPU at its power
+                        limit clocks down under long steps of it, and a table's rows are short bursts
+    gemm_fixed          the fixed part of GEMMs: tables time the quantisation of activations as launches of its own, and
+                        compiled code does it in the kernel before
+    decode_fixed        what decode attention takes beyond the streaming of KV from HBM
+    prefill_attention, moe_few, moe_many   those kernels; experts met by few tokens and by many
+    all_reduce          all-reduce of small messages, between kernels that finish at different times on the GPUs
+    all_reduce_large    all-reduce of large messages, which engines may send by other means (multicast) than the tables
+    """
+
+    compute: Factor = 1.0
+    gemm_fixed: Share = 1.0
+    decode_fixed: Share = 1.0
+    prefill_attention: Factor = 1.0
+    moe_few: Factor = 1.0
+    moe_many: Factor = 1.0
+    all_reduce: Factor = 1.0
+    all_reduce_large: Factor = 1.0
+    source: str
+    notes: str = ""
