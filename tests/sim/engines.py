@@ -10,6 +10,7 @@ from sim.batching.chunked import Chunked
 from sim.batching.decision import BatcherConfig, EngineLimits
 from sim.cost import StepCost
 from sim.engine.cluster import EngineSetup, run_cluster
+from sim.engine.frontend import FrontendTimes
 from sim.engine.records import StepColumns
 from sim.kv.allocators.decision import AllocatorConfig
 from sim.kv.allocators.paged import Paged
@@ -52,6 +53,8 @@ def run(
     contracts: Contracts | None = None,
     tiers: TierSetup | None = None,
     prefetch: Session | None = None,
+    looks_ahead: bool = False,
+    frontend: FrontendTimes | None = None,
 ) -> tuple[Requests, tuple[StepColumns, ...]]:
     kv = KvSetup(
         usable_blocks,
@@ -67,7 +70,7 @@ def run(
     return run_cluster(
         trace,
         cost,
-        EngineSetup(limits, batcher or Chunked(), kv, contracts),
+        EngineSetup(limits, batcher or Chunked(), kv, contracts, looks_ahead),
         replicas=replicas,
         router=router or LeastLoaded(),
         router_seed=np.random.SeedSequence(1),
@@ -75,6 +78,7 @@ def run(
         max_concurrency=max_concurrency,
         fast_forward=fast_forward,
         network=network,
+        frontend=frontend,
     )
 
 

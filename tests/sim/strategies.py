@@ -13,6 +13,7 @@ from sim.batching.dynamic_chunked import DynamicChunked
 from sim.batching.length_grouped import LengthGrouped
 from sim.batching.prefix_first import PrefixFirst
 from sim.batching.static_batch import StaticBatch
+from sim.engine.frontend import FrontendTimes
 from sim.kv.allocators.arena import Arena
 from sim.kv.allocators.contiguous import Contiguous
 from sim.kv.allocators.grow import Grow
@@ -136,6 +137,7 @@ def engines(
         "batcher": batcher,
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max(draw(st.integers(*budget)), least),
+        "looks_ahead": draw(st.booleans()),
     }
 
 
@@ -144,6 +146,7 @@ clusters = st.fixed_dictionaries(
         "replicas": st.integers(1, 3),
         "router": routers,
         "signal_delay_ns": st.sampled_from([0, 1000, 3500]),
+        "frontend": st.sampled_from([FrontendTimes(), FrontendTimes(2000, 0.0), FrontendTimes(700, 30.0)]),
     }
 )
 """Options of `run`, too."""
