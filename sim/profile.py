@@ -20,6 +20,7 @@ from sim.curves.elementwise import ElementwiseCurve
 from sim.curves.gemm import GemmCurve
 from sim.curves.moe import MoeCurve, MoeShape
 from sim.curves.prefill import PrefillCurve
+from sim.curves.shared import SharedLaunchCurve
 from sim.curves.term import BytesPerSecond, Count, Curve, Float, FlopsPerSecond, Model, SecondsOrZero
 from sim.served import Served
 from workloads.errors import ConfigError
@@ -100,6 +101,8 @@ class Profile(Model):
     gemm: dict[str, GemmCurve]
     prefill_attention: dict[str, PrefillCurve]
     decode_attention: dict[str, DecodeCurve]
+    shared_attention: dict[str, SharedLaunchCurve] = Field(default_factory=dict)
+    """Decodes beside chunks, per KV dtype; where it is missing they take what they take alone."""
     moe: dict[str, MoeCurve] = Field(default_factory=dict)
     all_reduce: CommCurve | None = None
     elementwise: ElementwiseCurve
@@ -221,6 +224,8 @@ class Profile(Model):
     def content_hash(self) -> str:
         """SHA-256 of the canonical content; the date of the fit is left out, so equal curves hash equally."""
         content = self.model_dump(mode="json", by_alias=True, exclude={"created"})
+        if not self.shared_attention:  # a profile without it is what it was before there was such a term
+            del content["shared_attention"]
         return hashlib.sha256(_canonical(content)).hexdigest()
 
     def to_json(self) -> str:

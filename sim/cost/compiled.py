@@ -7,9 +7,9 @@
 Without a CUDA graph the host's launches are a lower bound beside the GPU's work (`sim/cost/eager.py`).
 
 Tables by token count are built in bulk, the first time a mixed step is priced. Attention of decodes is
-compiled per number of sequences into segments linear in the summed context, that of prefill chunks into a
-grid over (new tokens, context), bilinear between its knots. One price is one sum of floats, rounded once,
-half to even, to nanoseconds.
+compiled per number of sequences into segments linear in the summed context (alone, and beside chunks), that of
+prefill chunks into a grid over (new tokens, context), bilinear between its knots. One price is one sum of floats,
+rounded once, half to even, to nanoseconds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from sim.cost.host_time import HostTime
 from sim.cost.segments import Segments, ladder, through
 from sim.cost.step_cost import StepParts, Traffic
 from sim.cost.terms import StepTerms, total
+from sim.curves.prefill import TILE
 
 NS = 1e9
 TOLERANCE = 5e-4
@@ -47,12 +49,28 @@ class _Mixed:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
-    """Pure decode of n sequences [ns]: what it costs in full by the context, and its attention alone."""
+    """Pure decode of n sequences [ns]: what it costs in full by the context."""
 
     whole: Segments  # layers, head, host, and attention of the layers without a window
-    attention: Segments  # the last of these alone, for mixed steps
+    attention: Segments  # the last of these alone
     windowed: Segments | None  # attention of the layers with a window, by the window context
     floor: float
+
+
+class _Attention(Protocol):
+    """Seconds of decodes' attention over all layers of a kind."""
+
+    def __call__(
+        self, num_seqs: int, context_tokens: NDArray[np.float64], *, window: bool
+    ) -> NDArray[np.float64]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """Attention of n decodes in a launch with chunks [ns]: of the layers without a window, and of those with one."""
+
+    attention: Segments
+    windowed: Segments | None
 
 
 class CompiledCost:
@@ -85,7 +103,9 @@ class CompiledCost:
         )
         self._eager_ns = host.call_ns * calls
         self._launch_ns = NS * terms.prefill_launches()
+        self._idle_ns = NS * terms.idle_tile_s
         self._decodes: dict[int, DecodeRow] = {}
+        self._beside: dict[int, _Beside] = {}
         self._mixed: _Mixed | None = None
         self._hbm = HbmTraffic(terms)
         self._longest = 1  # context of a prompt priced so far
@@ -151,10 +171,7 @@ class CompiledCost:
             self._longest = max(self._longest, new + computed)
             self._deepest = max(self._deepest, computed)
         if num_seqs:
-            row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
-            price += row.attention.at(context_tokens)
-            if row.windowed is not None:
-                price += row.windowed.at(window_context_tokens)
+            price += self._beside_chunks_ns(num_seqs, context_tokens, window_context_tokens, chunks)
         else:
             price += self._launch_ns
         sequences = num_seqs + len(chunks)
@@ -199,7 +216,10 @@ class CompiledCost:
         chunks: Sequence[tuple[int, int]],
     ) -> dict[str, float]:
         seconds: dict[str, float] = {}
-        if num_seqs:
+        if num_seqs and chunks:
+            beside = self._beside_chunks_ns(num_seqs, context_tokens, window_context_tokens, chunks)
+            seconds["decode_attention"] = beside / NS
+        elif num_seqs:
             row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
             windowed = row.windowed.at(window_context_tokens) if row.windowed else 0.0
             seconds["decode_attention"] = (row.attention.at(context_tokens) + windowed) / NS
@@ -208,6 +228,23 @@ class CompiledCost:
             launch = 0.0 if num_seqs else self._launch_ns
             seconds["prefill_attention"] = (launch + sum(grid.at(*chunk) for chunk in chunks)) / NS
         return seconds
+
+    def _beside_chunks_ns(
+        self,
+        num_seqs: int,
+        context_tokens: float,
+        window_context_tokens: int,
+        chunks: Sequence[tuple[int, int]],
+    ) -> float:
+        """Attention of decodes in a launch with chunks, the launch included [ns]."""
+        row = self._beside.get(num_seqs) or self._compile_beside(num_seqs)
+        price = row.attention.at(context_tokens)
+        if row.windowed is not None:
+            price += row.windowed.at(window_context_tokens)
+        if self._idle_ns:
+            longest = max(new for new, _ in chunks)
+            price += self._idle_ns * num_seqs * (-(-longest // TILE) - 1)
+        return price
 
     @property
     def hbm_bytes_per_s(self) -> float:
@@ -253,12 +290,12 @@ class CompiledCost:
 
     def _compile_decode(self, num_seqs: int) -> DecodeRow:
         terms = self._terms
-        base = NS * float(total(terms.layers(self._padded[num_seqs])) + total(terms.head(num_seqs)))
-        attention = self._attention(num_seqs, base, terms.model.max_position_embeddings, window=False)
+        base = self._base_ns(num_seqs)
+        attention = self._attention(num_seqs, base, terms.decode_attention, window=False)
         row = DecodeRow(
             whole=attention.shifted(base + self._host.overhead_ns(num_seqs)),
             attention=attention,
-            windowed=self._attention(num_seqs, base, terms.model.sliding_window or 1, window=True)
+            windowed=self._attention(num_seqs, base, terms.decode_attention, window=True)
             if terms.model.num_window_layers
             else None,
             floor=self._floor_ns(num_seqs, captured=num_seqs <= self._captured),
@@ -266,10 +303,32 @@ class CompiledCost:
         self._decodes[num_seqs] = row
         return row
 
-    def _attention(self, num_seqs: int, base: float, longest: int, *, window: bool) -> Segments:
-        """Attention of a decode by summed context [ns], within `TOLERANCE` of the whole step at its knots."""
+    def _compile_beside(self, num_seqs: int) -> _Beside:
+        """Attention beside chunks: that of a launch alone where no other is known."""
+        terms = self._terms
+        if terms.shares_launches:
+            base, price = self._base_ns(num_seqs), terms.shared_decode_attention
+            windowed = (
+                self._attention(num_seqs, base, price, window=True) if terms.model.num_window_layers else None
+            )
+            beside = _Beside(self._attention(num_seqs, base, price, window=False), windowed)
+        else:
+            row = self._decodes.get(num_seqs) or self._compile_decode(num_seqs)
+            beside = _Beside(row.attention, row.windowed)
+        self._beside[num_seqs] = beside
+        return beside
+
+    def _base_ns(self, num_seqs: int) -> float:
+        """A decode's layers and head."""
+        terms = self._terms
+        return NS * float(total(terms.layers(self._padded[num_seqs])) + total(terms.head(num_seqs)))
+
+    def _attention(self, num_seqs: int, base: float, price: _Attention, *, window: bool) -> Segments:
+        """Attention of decodes by summed context [ns], within `TOLERANCE` of a whole step at its knots."""
+        model = self._terms.model
+        longest = model.sliding_window or 1 if window else model.max_position_embeddings
         context = num_seqs * ladder(1, longest)
-        cost = NS * self._terms.decode_attention(num_seqs, context, window=window)
+        cost = NS * price(num_seqs, context, window=window)
         return through(context, cost, TOLERANCE * (base + cost))
 
     def _compile_mixed(self) -> _Mixed:

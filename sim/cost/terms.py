@@ -244,6 +244,28 @@ class StepTerms:
         size = (self.model.sliding_window or 0) if window else 0
         return layers * self._decode_attention(self.decode_kv_dtype, size, num_seqs, context_tokens)
 
+    @property
+    def shares_launches(self) -> bool:
+        """Whether decodes beside chunks are known to run another kernel than alone."""
+        return self.decode_kv_dtype in self.profile.shared_attention
+
+    def shared_decode_attention(self, num_seqs: int, context_tokens: ArrayLike, *, window: bool) -> Float:
+        """The same of decodes in a launch with chunks, where they `shares_launches`."""
+        curve = self.profile.shared_attention[self.decode_kv_dtype]
+        layers = self.model.num_window_layers if window else self.model.num_full_layers
+        size = (self.model.sliding_window or 0) if window else 0
+        context = np.asarray(context_tokens, dtype=np.float64)
+        seconds = np.zeros_like(context)
+        for weight, share in self.kv_reads:
+            seconds += weight * curve.seconds(*self.attention_layout[1:], size, num_seqs, share * context)
+        return layers * seconds
+
+    @property
+    def idle_tile_s(self) -> float:
+        """Seconds of a step for each decode beside each TILE of the longest chunk's tokens after the first."""
+        curve = self.profile.shared_attention.get(self.decode_kv_dtype)
+        return 0.0 if curve is None else self.model.num_layers * self.heads * curve.idle_block_s
+
     def older_saving(self, num_seqs: int, context_tokens: ArrayLike) -> Float:
         """What all layers would save if all that is read were older tokens."""
         compression, dtype = self.compression, self.older_kv_dtype

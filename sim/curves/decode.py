@@ -37,11 +37,14 @@ class DecodeRegime(Model):
     query_s_per_value: SecondsPerItem
     """Per sequence, query head and channel."""
     table: LogTable | None = None
+    between_layers: LogTable | None = None
+    """On the time of a cache that other layers pushed out of L2, where layers were measured one after the other."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.table is not None:
-            self.table.needs("mean_context", "rows", "kv_heads", "group")
+        for table in (self.table, self.between_layers):
+            if table is not None:
+                table.needs("mean_context", "rows", "kv_heads", "group")
         return self
 
 
@@ -67,7 +70,9 @@ class DecodeCurve(Curve):
     measurements have equal contexts in a batch; unequal ones enter by their sum.
 
     The measurements read one cache again and again, so what fits into L2 came from L2. A served model reads
-    the other layers in between: `from_hbm` bounds the time from below by KV bytes at `hbm_bytes_per_s`.
+    the other layers in between: `from_hbm` bounds the time from below by KV bytes at `hbm_bytes_per_s`, and corrects
+    that by another table where layers were measured one after the other (launches of medium size do not reach that
+    bandwidth).
     """
 
     kv_bytes: BytesPerValue
@@ -90,19 +95,20 @@ class DecodeCurve(Curve):
         fit = pick_regime(self.regimes, head_dim, window)
         b, c = floats(num_seqs), floats(context_tokens)
         base = decode_base(fit, self.kv_bytes, (heads, kv_heads, head_dim, window), b, c)
-        if fit.table is None:
-            return base
         mean = np.maximum(c / b, 1.0)
         if window > 0 and fit.window == 0:
             mean = np.minimum(mean, window)
         kv = floats(kv_heads)
         group = group_coordinate(floats(heads) / kv)
         coordinates = (np.log2(mean), np.log2(b * kv), np.log2(kv), group)
-        measured = base * np.exp(fit.table.log_factor(*coordinates))
+        measured = base if fit.table is None else base * np.exp(fit.table.log_factor(*coordinates))
         if not from_hbm:
             return measured
         streamed = self.streamed_s(kv_heads, head_dim, window, b, c)
-        return np.maximum(measured, np.minimum(fit.launch_s, measured) + streamed)
+        bound = np.maximum(measured, np.minimum(fit.launch_s, measured) + streamed)
+        if fit.between_layers is None:
+            return bound
+        return bound * np.exp(fit.between_layers.log_factor(*coordinates))
 
     def streamed_s(
         self, kv_heads: ArrayLike, head_dim: int, window: int, num_seqs: ArrayLike, context_tokens: ArrayLike

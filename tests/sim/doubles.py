@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +118,7 @@ class ClosedFormProfile:
     served: None = None
     kinks: tuple[int, ...] = ()
     largest_m: int = 10**9
+    shared_attention: Mapping[str, Any] = field(default_factory=dict)
     device: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(compute_capability="8.0"))
 
     def with_host(self, host):
