@@ -59,6 +59,12 @@ def fit(
     kernels: Kernels = None,
     system: System = None,
     version: Version = None,
+    layers: Annotated[
+        Path | None,
+        Parameter(
+            help="With --kernels of one system: folder of layer tables of the same GPU, for what they alone know."
+        ),
+    ] = None,
     engine_log: Annotated[
         tuple[Path, ...],
         Parameter(help="Recorded run of an engine (meta.json, requests.csv, steps.csv); may be repeated."),
@@ -81,6 +87,8 @@ def fit(
     """
     if (kernels is None) == (not engine_log):
         raise InputError("profile fit: give either --kernels DIR or --engine-log DIR")
+    if layers is not None and (kernels is None or not system):
+        raise InputError("profile fit: --layers goes with --kernels and --system")
     if kernels is None:
         from calibration.engine_log_command import fit_from_log  # noqa: PLC0415
 
@@ -96,7 +104,7 @@ def fit(
         raise InputError(
             f"{kernels}: several systems ({known}); give --system, or an existing folder as --out"
         )
-    _fit_all(kernels, names, version, out, force=force, as_json=as_json)
+    _fit_all(kernels, names, version, out, layers=layers, force=force, as_json=as_json)
 
 
 @profile.command(name="import")
@@ -189,12 +197,16 @@ def _fit_all(
     version: str | None,
     out: Path,
     *,
+    layers: Path | None = None,
     force: bool,
     as_json: bool,
 ) -> None:
     from calibration.collection import read_collection  # noqa: PLC0415
     from calibration.fit import fit_profile  # noqa: PLC0415
+    from calibration.fit_layers import with_layers  # noqa: PLC0415
     from calibration.holdout import residuals  # noqa: PLC0415
+    from calibration.layer_residuals import layer_residuals  # noqa: PLC0415
+    from calibration.layer_tables import read_layers  # noqa: PLC0415
 
     written = []
     for name in names:
@@ -203,7 +215,14 @@ def _fit_all(
         before = _existing(path, force=force)
         say(f"{rows.name}: {rows.engine}")
         fitted = fit_profile(rows, log=say)
-        fitted = fitted.model_copy(update={"residuals": tuple(residuals(rows, fitted, say))})
+        judged = residuals(rows, fitted, say)
+        of_layers = rows if rows.layers else None
+        if layers is not None:
+            of_layers = read_layers(layers)
+            fitted = with_layers(fitted, of_layers)
+        if of_layers is not None:
+            judged += layer_residuals(of_layers, fitted)
+        fitted = fitted.model_copy(update={"residuals": tuple(judged)})
         if before is not None and before.host is not None:
             say("host overhead kept from the file before; it was fitted to the kernels of that file")
             fitted = fitted.with_host(before.host)

@@ -19,6 +19,8 @@ from sim.profile import Device
 
 NEEDED = ("gemm", "attention_prefill", "attention_decode")
 PACKAGE = "aiconfigurator_core"
+LAYERS = "*/tp*/dense.parquet"
+"""Where the folder of a GPU has tables of whole layers."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Collection:
     tables: dict[str, Table]
     measured: bool = False
     """By a calibration of ours: few shapes, those of some models."""
+    layers: bool = False
+    """Whole layers inside an engine: few shapes at many sizes (`calibration/layer_tables.py`)."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,13 @@ RAW = {
 
 
 def read_collection(directory: Path, system: str | None = None, version: str | None = None) -> Collection:
-    """Read either layout; `system` picks one where the folder holds several."""
+    """Read any layout; `system` picks one where the folder holds several."""
     if not directory.is_dir():
         raise TableError(f"{directory}: no such directory")
+    if any(directory.glob(LAYERS)):
+        from calibration.layer_tables import read_layers  # noqa: PLC0415 - which makes a Collection
+
+        return read_layers(directory)
     for root in (directory, directory / "systems", directory / PACKAGE / "systems"):
         if (root / "data").is_dir():
             return _read_package(root, system, version)

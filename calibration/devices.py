@@ -23,6 +23,43 @@ DRIVER_MEMORY = {
     "rtx_pro_6000": (94.97, "total of cudaMemGetInfo on an RTX PRO 6000, 94.97 GiB, from memory, unverified"),
 }
 """GiB that CUDA reports and engines multiply by the utilisation; nvidia-smi shows 0.5 to 1 % more."""
+LAYER_DEVICES = {
+    "RTX4090": (
+        "rtx_4090",
+        Device(
+            memory_bytes=25_250_627_584,
+            memory_source="total of the driver, as a run of vLLM 0.19 recorded it",
+            hbm_bytes_per_s=1008e9,
+            flops_per_s={"bfloat16": 165.2e12, "fp8": 330.3e12},
+            sm_count=128,
+            l2_bytes=72 * MIB,
+            pcie_bytes_per_s=32e9,
+            nvlink_bytes_per_s=None,
+            gpus_per_node=1,
+            compute_capability="8.9",
+            power_watt=450,
+            source="NVIDIA Ada GPU architecture whitepaper (tensor cores with fp32 accumulation, without sparsity)",
+        ),
+    ),
+    "RTXPRO6000": (
+        "rtx_pro_6000",
+        Device(
+            memory_bytes=round(DRIVER_MEMORY["rtx_pro_6000"][0] * GIB),
+            memory_source=DRIVER_MEMORY["rtx_pro_6000"][1],
+            hbm_bytes_per_s=1792e9,
+            flops_per_s={"bfloat16": 467.8e12, "fp8": 935.6e12},
+            sm_count=188,
+            l2_bytes=128 * MIB,
+            pcie_bytes_per_s=64e9,
+            nvlink_bytes_per_s=None,
+            gpus_per_node=8,
+            compute_capability="12.0",
+            power_watt=600,
+            source="vendor's figures, as rtx_pro_6000_server.yaml has them; SMs and L2 from data sheets",
+        ),
+    ),
+}
+"""Profile and device of the folders of `calibration/layer_tables.py`, by the name that their profiler gives a GPU."""
 NO_NVLINK = 70e9
 """Byte/s: an intra-node bandwidth up to here is PCIe, not NVLink."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from calibration.collection import Collection
 from calibration.fit_decode import fit_decode
 from calibration.fit_gemm import fit_gemm
+from calibration.fit_layers import fit_decode_layers, fit_gemm_layers, fit_prefill_layers, fit_shared_layers
 from calibration.fit_measured import (
     fit_decode_measured,
     fit_elementwise_measured,
@@ -44,6 +45,8 @@ def fit_profile(rows: Collection, *, created: str | None = None, log: Log = quie
     """Fit every term on all rows."""
     if rows.measured:
         return _fit_measured(rows, created, log)
+    if rows.layers:
+        return _fit_layers(rows, created, log)
     return Profile(
         schema=1,
         name=rows.name,
@@ -74,6 +77,23 @@ def _fit_measured(rows: Collection, created: str | None, log: Log) -> Profile:
         prefill_attention=_each(rows, "attention_prefill", "kv_dtype", KV_BYTES, fit_prefill_measured, log),
         decode_attention=_each(rows, "attention_decode", "kv_dtype", KV_BYTES, fit_decode_measured, log),
         elementwise=fit_elementwise_measured(rows.tables["elementwise"]),
+    )
+
+
+def _fit_layers(rows: Collection, created: str | None, log: Log) -> Profile:
+    small = fit_elementwise_measured(rows.tables["elementwise"])
+    source = f"norms, rotary embedding and activation of layers: {len(rows.tables['elementwise'])} rows"
+    return Profile(
+        schema=1,
+        name=rows.name,
+        engine=rows.engine,
+        created=created or datetime.now(UTC).date().isoformat(),
+        device=rows.device,
+        gemm=_each(rows, "gemm", "dtype", GEMM_WEIGHT_BYTES, fit_gemm_layers, log),
+        prefill_attention=_each(rows, "attention_prefill", "kv_dtype", KV_BYTES, fit_prefill_layers, log),
+        decode_attention=_each(rows, "attention_decode", "kv_dtype", KV_BYTES, fit_decode_layers, log),
+        shared_attention=_each(rows, "attention_shared", "kv_dtype", KV_BYTES, fit_shared_layers, log),
+        elementwise=small.model_copy(update={"source": source}),
     )
 
 

@@ -27,7 +27,7 @@ def fit_decode(table: Table, kv_dtype: str, device: Device) -> DecodeCurve:
     """Fit all (head_dim, window) of one KV dtype."""
     axes = {"heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim"}
     kv_bytes = KV_BYTES[kv_dtype]
-    hbm = _streaming_bytes_per_s(table, kv_bytes, device)
+    hbm = streaming_bytes_per_s(table, kv_bytes, device)
     return DecodeCurve(
         source=f"attention_decode rows of kv_dtype {kv_dtype}: {len(table)} rows, {table.merged} repeats merged",
         fitted=fitted(table, **axes, num_seqs="batch", mean_context="kv_len"),
@@ -39,7 +39,7 @@ def fit_decode(table: Table, kv_dtype: str, device: Device) -> DecodeCurve:
     )
 
 
-def _streaming_bytes_per_s(table: Table, kv_bytes: float, device: Device) -> float:
+def streaming_bytes_per_s(table: Table, kv_bytes: float, device: Device) -> float:
     """Bandwidth of rows whose cache exceeds L2 many times, launch apart: nine tenths of them are slower."""
     moved = 2 * kv_bytes * table.number("kv_heads") * table.number("head_dim")
     moved = moved * table.number("batch") * table.number("kv_len")
@@ -56,8 +56,11 @@ def decode_regime(
     bandwidths: tuple[float, float],
     *,
     longest_launch_s: float = LONGEST_LAUNCH,
+    heads: Float = KV_HEADS,
 ) -> DecodeRegime:
     """Fit one (head_dim, window); `bandwidths` are the vendor's, and that of keys and values from memory.
+
+    KV heads of the table's nodes are `heads`.
 
     Kernels of a GPU read at a fifth of the vendor's at least; where launches are longer, reading may be slower.
     """
@@ -65,10 +68,10 @@ def decode_regime(
     residual = np.log(part.time_s / _predict(part, fit, kv_bytes))
     rows = part.number("batch") * part.number("kv_heads")
     octaves = np.arange(np.ceil(np.log2(rows.max())) + 1.0)
-    nodes = (octaves, np.log2(KV_HEADS), group_coordinate(GROUPS))
+    nodes = (octaves, np.log2(heads), group_coordinate(GROUPS))
     places = points(part, rows, group_coordinate)
     lengths, log_factor = smooth_per_length(part.number("kv_len"), places, residual, nodes, BANDWIDTH)
-    log_factor = _monotone(fit, kv_bytes, lengths, octaves, log_factor)
+    log_factor = _monotone(fit, kv_bytes, lengths, octaves, heads, log_factor)
     axes = dict(zip(("mean_context", "rows", "kv_heads", "group"), (np.log2(lengths), *nodes), strict=True))
     return fit.model_copy(update={"table": LogTable.pack(axes, log_factor)})
 
@@ -108,9 +111,11 @@ def _base(
     return regime(found)
 
 
-def _monotone(fit: DecodeRegime, kv_bytes: float, lengths: Float, octaves: Float, log_factor: Float) -> Float:
+def _monotone(
+    fit: DecodeRegime, kv_bytes: float, lengths: Float, octaves: Float, heads: Float, log_factor: Float
+) -> Float:
     """Least change that makes the time at the nodes grow with the context (isotonic regression)."""
-    context, rows, kv_heads, group = np.meshgrid(lengths, 2.0**octaves, KV_HEADS, GROUPS, indexing="ij")
+    context, rows, kv_heads, group = np.meshgrid(lengths, 2.0**octaves, heads, GROUPS, indexing="ij")
     batch = rows / kv_heads
     layout = (kv_heads * group, kv_heads, fit.head_dim, fit.window)
     log_base = np.log(decode_base(fit, kv_bytes, layout, batch, batch * context))

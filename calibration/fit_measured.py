@@ -35,6 +35,19 @@ _ROUNDS, _HUBER = 20, 0.05
 def fit_gemm_measured(table: Table, dtype: str, device: Device) -> GemmCurve:
     """Roofline t0 + (2 m n k / P)^p + (bytes / W)^p, without tiles; then the measured shapes themselves."""
     m, n, k = (table.number(axis) for axis in "mnk")
+    bare = gemm_roofline(table, dtype, device)
+    nodes = [np.log2(np.unique(values)) for values in (m, n, k)]
+    grid = np.stack([axis.ravel() for axis in np.meshgrid(*nodes, indexing="ij")], axis=1)
+    places = np.log2(np.stack([m, n, k], axis=1))
+    residual = np.log(table.time_s / bare.base(m, n, k))
+    cube = smooth(places, residual, grid, _BANDWIDTH).reshape([len(axis) for axis in nodes])
+    axes = dict(zip("mnk", nodes, strict=True))
+    return bare.model_copy(update={"table": LogTable.pack(axes, cube)})
+
+
+def gemm_roofline(table: Table, dtype: str, device: Device) -> GemmCurve:
+    """The base law alone."""
+    m, n, k = (table.number(axis) for axis in "mnk")
     peak = device.flops_per_s.get(dtype, next(iter(device.flops_per_s.values()))) / device.sm_count
     memory = device.hbm_bytes_per_s
 
@@ -64,14 +77,7 @@ def fit_gemm_measured(table: Table, dtype: str, device: Device) -> GemmCurve:
             np.array([max(least, 2e-7), 4.0 * memory, 8.0, max(2 * LEAST_FLOPS, 1.5 * peak)]),
         ),
     )
-    bare = curve(found)
-    nodes = [np.log2(np.unique(values)) for values in (m, n, k)]
-    grid = np.stack([axis.ravel() for axis in np.meshgrid(*nodes, indexing="ij")], axis=1)
-    places = np.log2(np.stack([m, n, k], axis=1))
-    residual = np.log(table.time_s / bare.base(m, n, k))
-    cube = smooth(places, residual, grid, _BANDWIDTH).reshape([len(axis) for axis in nodes])
-    axes = dict(zip("mnk", nodes, strict=True))
-    return bare.model_copy(update={"table": LogTable.pack(axes, cube)})
+    return curve(found)
 
 
 def fit_prefill_measured(table: Table, kv_dtype: str, device: Device) -> PrefillCurve:

@@ -12,6 +12,7 @@ from calibration.collection import Collection
 from calibration.fit import GEMM_DTYPES, Log, fit_gemms, quiet
 from calibration.fit_decode import fit_decode
 from calibration.fit_gemm import hidden_by_host
+from calibration.fit_layers import fit_decode_layers, fit_gemm_layers, fit_prefill_layers
 from calibration.fit_measured import (
     fit_decode_measured,
     fit_elementwise_measured,
@@ -79,7 +80,7 @@ def residuals(rows: Collection, profile: Profile, log: Log = quiet) -> list[Resi
 
 
 def _all_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
-    if rows.measured:
+    if rows.measured or rows.layers:
         yield from measured_terms(rows, profile)
         return
     yield from _gemm(rows, profile)
@@ -94,6 +95,9 @@ def measured_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
     Mixed lengths and elementwise chains stand beside them: of the former none is fitted, so all are judged.
     """
     tables = rows.tables
+    gemm_fit = fit_gemm_layers if rows.layers else fit_gemm_measured
+    prefill_fit = fit_prefill_layers if rows.layers else fit_prefill_measured
+    decode_fit = fit_decode_layers if rows.layers else fit_decode_measured
     for dtype, gemm in profile.gemm.items():
         table = tables["gemm"].only(dtype=dtype)
         work = gemm_work(table, gemm.weight_bytes)
@@ -103,7 +107,7 @@ def measured_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
         yield _by_points(
             term,
             table,
-            fit_gemm_measured,
+            gemm_fit,
             predict_gemm,
             dtype,
             rows,
@@ -115,11 +119,11 @@ def measured_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
         table = tables["attention_prefill"].only(kv_dtype=dtype)
         work = prefill_work(table, prefill.kv_bytes)
         term = f"prefill_attention/{dtype}"
-        yield _by_points(term, table, fit_prefill_measured, predict_prefill, dtype, rows, work, prefill)
+        yield _by_points(term, table, prefill_fit, predict_prefill, dtype, rows, work, prefill)
     for dtype, decode in profile.decode_attention.items():
         table = tables["attention_decode"].only(kv_dtype=dtype)
         work, term = decode_work(table, decode.kv_bytes), f"decode_attention/{dtype}"
-        yield _by_points(term, table, fit_decode_measured, predict_decode, dtype, rows, work, decode)
+        yield _by_points(term, table, decode_fit, predict_decode, dtype, rows, work, decode)
         mixed = tables["attention_decode_mixed"].only(kv_dtype=dtype) if _has_mixed(rows, dtype) else None
         if mixed is not None:
             error = np.abs(predict_decode(decode, mixed) / mixed.time_s - 1)
@@ -131,7 +135,7 @@ def measured_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
         curve = fit_elementwise_measured(part)
         return lambda asked: predict_elementwise(curve, asked)
 
-    spikes = _spikes(predict_elementwise(small, table), table)
+    spikes = spike_share(predict_elementwise(small, table), table)
     yield judge("elementwise", _POINTS, table, _each_row(table), None, fit, work, spikes)
 
 
@@ -150,7 +154,7 @@ def _by_points(
         found = fit(part, dtype, rows.device)
         return lambda asked: predict(found, asked)
 
-    spikes = _spikes(predict(curve, table), table)
+    spikes = spike_share(predict(curve, table), table)
     what = _POINTS if judged is None else f"{_POINTS} between the fewest and the most tokens"
     return judge(term, what, table, _each_row(table), judged, refit, work, spikes)
 
@@ -196,7 +200,7 @@ def _gemm(rows: Collection, profile: Profile) -> Iterator[Residual]:
             mine &= judged
             what += ", rows above the host's launch"
         curve = profile.gemm[dtype]
-        spikes = _spikes(predict_gemm(curve, table.where(mine)), table.where(mine))
+        spikes = spike_share(predict_gemm(curve, table.where(mine)), table.where(mine))
         work = gemm_work(table, curve.weight_bytes)
         yield judge(f"gemm/{dtype}", what, table, shape, judged, fit, work, spikes)
 
@@ -212,7 +216,7 @@ def _attention(rows: Collection, profile: Profile) -> Iterator[Residual]:
             curve = fit_prefill(part, kv_dtype, device)
             return lambda asked: predict_prefill(curve, asked)
 
-        spikes = _spikes(predict_prefill(prefill, table), table)
+        spikes = spike_share(predict_prefill(prefill, table), table)
         work = prefill_work(table, prefill.kv_bytes)
         yield judge(f"prefill_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit, work, spikes)
     for kv_dtype, decode in profile.decode_attention.items():
@@ -224,7 +228,7 @@ def _attention(rows: Collection, profile: Profile) -> Iterator[Residual]:
             curve = fit_decode(part, kv_dtype, device)
             return lambda asked: predict_decode(curve, asked)
 
-        spikes = _spikes(predict_decode(decode, table), table)
+        spikes = spike_share(predict_decode(decode, table), table)
         work = decode_work(table, decode.kv_bytes)
         yield judge(f"decode_attention/{kv_dtype}", _LAYOUT, table, _layout(table), None, fit_d, work, spikes)
 
@@ -252,7 +256,7 @@ def _moe(rows: Collection, profile: Profile) -> Iterator[Residual]:
             return lambda asked: predict_moe(found, asked)
 
         shape = moe_shapes(table)[1].astype(np.float64)
-        spikes = _spikes(predict_moe(curve, table), table)
+        spikes = spike_share(predict_moe(curve, table), table)
         work = moe_work(table, curve.weight_bytes)
         yield judge(f"moe/{dtype}", "(model layer, tp, ep)", table, shape, None, fit, work, spikes)
 
@@ -267,13 +271,13 @@ def _all_reduce(rows: Collection, profile: Profile) -> Iterator[Residual]:
         return lambda asked: predict_all_reduce(curve, asked)
 
     work = Work(np.zeros(len(table)), table.number("message_bytes"))
-    spikes = _spikes(predict_all_reduce(profile.all_reduce, table), table)
+    spikes = spike_share(predict_all_reduce(profile.all_reduce, table), table)
     size = table.number("message_bytes")
     inner = (size > size.min()) & (size < size.max())
     yield judge("all_reduce", "message size, for all GPU counts", table, size, inner, fit, work, spikes)
 
 
-def _spikes(predicted: Float, table: Table) -> float:
+def spike_share(predicted: Float, table: Table) -> float:
     return float((np.abs(np.log(predicted / table.time_s)) > SPIKE).mean())
 
 

@@ -8,7 +8,8 @@ from calibration.tables import Table
 from sim.curves.comm import CommCurve
 from sim.curves.decode import DecodeCurve
 from sim.curves.gemm import GemmCurve
-from sim.curves.prefill import PrefillCurve
+from sim.curves.prefill import TILE, PrefillCurve
+from sim.curves.shared import SharedLaunchCurve
 from sim.curves.term import Float
 
 
@@ -33,6 +34,34 @@ def predict_decode(curve: DecodeCurve, table: Table) -> Float:
         heads, kv_heads, batch = part.number("heads"), part.number("kv_heads"), part.number("batch")
         out[here] = curve.seconds(heads, kv_heads, head_dim, window, batch, batch * part.number("kv_len"))
     return out
+
+
+def predict_between_layers(curve: DecodeCurve, table: Table) -> Float:
+    """Decodes whose keys and values come from HBM."""
+    out = np.empty(len(table))
+    for head_dim, window, here in _kinds(table):
+        part = table.where(here)
+        heads, kv_heads, batch = part.number("heads"), part.number("kv_heads"), part.number("batch")
+        context = batch * part.number("kv_len")
+        out[here] = curve.seconds(heads, kv_heads, head_dim, window, batch, context, from_hbm=True)
+    return out
+
+
+def predict_shared(curve: SharedLaunchCurve, table: Table) -> Float:
+    """Launches of a chunk, whose own time the table has, and of decodes beside it."""
+    out = table.number("chunk_s") - table.number("launch_s") + curve.idle_block_s * idle_blocks(table)
+    for head_dim, window, here in _kinds(table):
+        part = table.where(here)
+        heads, kv_heads, batch = part.number("heads"), part.number("kv_heads"), part.number("batch")
+        context = batch * part.number("kv_len")
+        out[here] += curve.seconds(heads, kv_heads, head_dim, window, batch, context)
+    return out
+
+
+def idle_blocks(table: Table) -> Float:
+    """Blocks of decodes beside a chunk that find nothing to do."""
+    tiles: Float = np.ceil(table.number("chunk") / TILE)
+    return table.number("batch") * table.number("heads") * (tiles - 1)
 
 
 def predict_all_reduce(curve: CommCurve | None, table: Table) -> Float:

@@ -38,6 +38,7 @@ def document(profile: Profile) -> dict[str, Any]:
     sources = {f"gemm/{d}": c.source for d, c in profile.gemm.items()}
     sources |= {f"prefill_attention/{d}": c.source for d, c in profile.prefill_attention.items()}
     sources |= {f"decode_attention/{d}": c.source for d, c in profile.decode_attention.items()}
+    sources |= {f"shared_attention/{d}": c.source for d, c in profile.shared_attention.items()}
     sources |= {f"moe/{d}": c.source for d, c in profile.moe.items()}
     if profile.all_reduce is not None:
         sources["all_reduce"] = profile.all_reduce.source

@@ -28,6 +28,18 @@ KEYS: dict[str, tuple[str, ...]] = {
         "head_dim",
         "window",
     ),  # kv_len on average
+    "attention_shared": (
+        "kv_dtype",
+        "batch",
+        "kv_len",
+        "chunk",
+        "chunk_s",
+        "launch_s",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "window",
+    ),  # decodes beside a chunk; what the chunk takes alone, and the launch with next to nothing in it
     "elementwise": ("kernels", "tokens", "bytes_per_token"),  # of all its kernels together
     "moe": ("dtype", "tokens", "hidden", "inter", "topk", "experts", "moe_tp", "moe_ep", "distribution"),
     "allreduce": ("impl", "gpus", "message_bytes"),
