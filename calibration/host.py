@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from calibration.collection import systems_in
-from calibration.decode_ticks import DecodeRun, read_decode_run
 from calibration.devices import profile_name
 from calibration.serving_rows import ServingRow, open_loop_rows, serving_rows
 from calibration.tables import read_table
@@ -34,9 +33,6 @@ from sim.profile import SHIPPED, HostOverhead, Profile, load_profile, shipped_pr
 from workloads.errors import InputError
 
 Float = NDArray[np.float64]
-
-RUNS = {"rtx_pro_6000": "rtxpro6000_llama-3.1-8b_tp1"}
-"""Recorded runs of `real_runs_llmservingsim` on systems without serving rows."""
 
 _TOKENS = 8192  # max_num_batched_tokens of these runs
 _HUBER = 0.05  # relative error beyond which a row counts less
@@ -129,36 +125,6 @@ def with_own_work(profile: Profile, host: HostOverhead, rows: Sequence[ServingRo
     return host.model_copy(update={"cpu_base_s": base, "cpu_per_seq_s": per_seq, "notes": notes})
 
 
-def fit_host_to_decodes(profile: Profile, run: DecodeRun) -> HostOverhead:
-    """Fit base and per sequence to the steps of one run's seconds of pure decode."""
-    model = load_model(run.model)
-    cost = compile_cost(
-        model,
-        profile.with_host(HostOverhead(base_s=0.0, source="none")),
-        max_num_batched_tokens=run.max_num_batched_tokens,
-        max_num_seqs=run.max_num_seqs,
-    )
-    kernels = [
-        Kernels(
-            seconds=1e-9 * cost.decode_ns(tick.num_seqs, tick.context_tokens, tick.context_tokens),
-            layers=model.num_layers,
-            sequences=tick.num_seqs,
-            tpot_s=tick.step_s,
-            curve_id=str(number),
-        )
-        for number, tick in enumerate(run.ticks)
-    ]
-    base, _, per_seq = _fit(kernels).tolist()
-    errors = _errors(kernels)
-    return HostOverhead(
-        base_s=base,
-        per_seq_s=per_seq,
-        source=f"{errors.rows} seconds of pure decode of {model.name} on {profile.name}, {run.engine}",
-        notes=f"step time: median {errors.held_out_median:.1%}, P90 {errors.held_out_p90:.1%}, each second left "
-        f"out in turn; kernels alone {errors.kernels_median:.1%} and {errors.kernels_p90:.1%}",
-    )
-
-
 def cross_validate(profile: Profile, rows: Sequence[ServingRow]) -> HostErrors:
     """Errors on whole curves, each predicted by a fit to the others."""
     return _errors(_kernels(profile, rows))
@@ -170,9 +136,10 @@ def transferred(host: HostOverhead, origin: str) -> HostOverhead:
 
 
 def fit_hosts(data: Path) -> dict[str, HostOverhead]:
-    """Fit every shipped profile that `data` has measurements for; the others take over those of H100.
+    """Fit every shipped profile that `data` has closed-loop rows for; the others take over those of H100.
 
-    The host's own work is known from H100 alone (Qwen3-32B, vLLM 0.12), and taken over by all.
+    The recorded runs on RTX 4090 and RTX PRO 6000 are left to be predicted. The host's own work is known from H100
+    alone (Qwen3-32B, vLLM 0.12), and taken over by all.
     """
     table = data / "silicon_e2e" / "dense_vllm.csv"
     origin = "h100_sxm"
@@ -186,18 +153,24 @@ def fit_hosts(data: Path) -> dict[str, HostOverhead]:
             continue
         if rows := serving_rows(table, name):
             hosts[name] = _own_work_of(hosts[origin], fit_host(load_profile(name), rows))
-        elif name in RUNS:
-            run = read_decode_run(data / "real_runs_llmservingsim" / RUNS[name])
-            hosts[name] = _own_work_of(hosts[origin], fit_host_to_decodes(load_profile(name), run))
         else:
             hosts[name] = transferred(hosts[origin], origin)
-    return {name: host.model_copy(update={"call_s": call_time(data, name)}) for name, host in hosts.items()}
+    default = HostOverhead.model_fields["call_s"].default
+    return {
+        name: host.model_copy(update={"call_s": call_time(data, name) or default})
+        for name, host in hosts.items()
+    }
 
 
-def call_time(data: Path, name: str) -> float:
-    """Return the host's seconds for one operation outside a graph: a small all-reduce of the engine, timed so."""
+def call_time(data: Path, name: str) -> float | None:
+    """Return the host's seconds for one operation outside a graph: a small all-reduce of the engine, timed so.
+
+    None where no all-reduce of the system was timed.
+    """
     kernels = data / "kernels"
-    system = next(one for one in systems_in(kernels) if profile_name(one) == name)
+    system = next((one for one in systems_in(kernels) if profile_name(one) == name), None)
+    if system is None:
+        return None
     eager = read_table(kernels / system / "allreduce.parquet", "allreduce").only(impl="vllm_eager")
     small = eager.where(eager.number("message_bytes") <= _SMALL_MESSAGE)
     gpus = np.unique(small.number("gpus"))

@@ -4,9 +4,14 @@
     engine.json             the engine's options, and its count of KV blocks where it was recorded
     measured_requests.csv   seconds since the first arrival; absent where the results are not known
 
-Intended arrivals are replayed, not those that came about: on both GPUs the client held them within 2 ms of each other.
+Intended arrivals are replayed, not those that came about: all but the first kept to them within milliseconds.
 Latencies run from a request's own arrival. Options that the record lacks are vLLM 0.19's defaults: prefix caching,
 asynchronous scheduling, blocks of 16 tokens.
+
+Data-parallel ranks that share their experts are no replicas: they step together, and each reads its part of the
+experts for the tokens of all. The nearest that can be simulated is one engine on all their GPUs, with the seats and the
+budget of all, which splits each expert among them: as many bytes and operations on each GPU, but for attention's
+projections, and two all-reduces per layer in place of an all-gather and a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -27,7 +32,8 @@ from sim.metrics import Requests
 from sim.model import load_model
 from sim.scenario.reading import load_scenario
 from workloads.build import Workload
-from workloads.errors import InputError
+from workloads.errors import InputError, TraceFormatError
+from workloads.readers.source import json_time, json_whole, read_json_lines
 from workloads.trace import NS_PER_S, BlockHashes, Trace
 
 WORKLOAD: Final = "workload.jsonl"
@@ -77,7 +83,6 @@ def _run(folder: Path) -> MeasuredRun:
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"{folder / ENGINE}: not the options of a recorded run ({error!r})") from error
     trace = _trace(folder / WORKLOAD)
-    replicas = kwargs["data_parallel_size"]
     return MeasuredRun(
         name=folder.name,
         curve=folder.name,
@@ -88,7 +93,7 @@ def _run(folder: Path) -> MeasuredRun:
             "system": gpu,
             "model": model,
             "tensor_parallel_size": kwargs["tensor_parallel_size"],
-            "data_parallel_size": replicas,
+            "data_parallel_size": kwargs["data_parallel_size"],
             "precision": kwargs["dtype"],
             "request_rate": round((len(trace) - 1) * NS_PER_S / trace.duration_ns, 2),
         },
@@ -107,9 +112,11 @@ def _model(checkpoint: str) -> str:
 def _scenario(
     folder: Path, gpu: str, model: str, kwargs: Kwargs, kv_cache: Mapping[str, Any] | None
 ) -> dict[str, Any]:
+    ranks = kwargs["data_parallel_size"]
+    joined = ranks if kwargs["enable_expert_parallel"] else 1
     engine: dict[str, Any] = {
-        "max_num_seqs": kwargs["max_num_seqs"],
-        "max_num_batched_tokens": kwargs["max_num_batched_tokens"],
+        "max_num_seqs": joined * kwargs["max_num_seqs"],
+        "max_num_batched_tokens": joined * kwargs["max_num_batched_tokens"],
         "max_model_len": kwargs["max_model_len"],
         "kv_cache_dtype": kwargs["kv_cache_dtype"],
         "block_size": BLOCK_TOKENS,
@@ -124,11 +131,11 @@ def _scenario(
         "model": model,
         "hardware": {
             "gpu": gpu,
-            "tensor_parallel_size": kwargs["tensor_parallel_size"],
+            "tensor_parallel_size": joined * kwargs["tensor_parallel_size"],
             "weight_dtype": kwargs["dtype"],
         },
         "engine": engine,
-        "cluster": {"replicas": kwargs["data_parallel_size"]},
+        "cluster": {"replicas": ranks // joined},
         "workload": {"trace": str(folder / WORKLOAD)},
     }
 
@@ -139,38 +146,37 @@ def _caveats(kv_cache: Mapping[str, Any] | None, kwargs: Kwargs) -> tuple[str, .
         said.append("the engine's KV blocks were not recorded: the memory model's count stands in")
     if kwargs["data_parallel_size"] > 1 and kwargs["enable_expert_parallel"]:
         said.append(
-            f"{kwargs['data_parallel_size']} data-parallel ranks share their experts: simulated as replicas that hold "
-            "all experts; neither steps in common nor what the ranks send each other is simulated"
+            f"{kwargs['data_parallel_size']} data-parallel ranks with expert parallelism: simulated as one engine with "
+            "tensor parallelism over their GPUs and the limits of all, not as ranks with queues of their own"
         )
     return tuple(said)
 
 
 def _trace(path: Path) -> Trace:
-    rows = []
-    try:
-        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            rows.append(json.loads(text))
-            rows[-1]["line"] = line
-        ids = [row["prefix_block_ids"] for row in rows]
-        full = [row["input_tokens"] // BLOCK_TOKENS for row in rows]
-        wrong = [row["line"] for row, own, count in zip(rows, ids, full, strict=True) if len(own) != count]
-        if wrong:
-            raise InputError(
-                f"{path}: line {wrong[0]}: prefix_block_ids must hold one id per {BLOCK_TOKENS} full tokens"
+    rows = list(read_json_lines(path))
+    lines = [line for line, _ in rows]
+
+    def column(name: str) -> list[Any]:
+        return [row.get(name) for _, row in rows]
+
+    inputs = json_whole(path, lines, "input_tokens", column("input_tokens"))
+    blocks = column("prefix_block_ids")
+    for line, own, tokens in zip(lines, blocks, inputs.tolist(), strict=True):
+        full = tokens // BLOCK_TOKENS
+        if type(own) is not list or len(own) != full or not all(type(one) is int for one in own):
+            message = (
+                f"prefix_block_ids must be {full} whole numbers, one per {BLOCK_TOKENS} tokens of the prompt"
             )
-        return Trace.build(
-            np.array([round(row["arrival_s"] * NS_PER_S) for row in rows], dtype=np.int64),
-            [row["input_tokens"] for row in rows],
-            [row["output_tokens"] for row in rows],
-            hashes=BlockHashes.build(BLOCK_TOKENS, full, [one for own in ids for one in own]),
-            source=path.name,
-        )
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: line {len(rows) + 1}: not a request of a recorded run ({error!r})"
-        ) from error
+            raise TraceFormatError(path, line, message)
+    return Trace.build(
+        json_time(path, lines, "arrival_s", column("arrival_s"), NS_PER_S),
+        inputs,
+        json_whole(path, lines, "output_tokens", column("output_tokens")),
+        hashes=BlockHashes.build(
+            BLOCK_TOKENS, inputs // BLOCK_TOKENS, [one for own in blocks for one in own]
+        ),
+        source=path.name,
+    )
 
 
 def _parts(path: Path, trace: Trace) -> tuple[Part, ...]:
