@@ -67,13 +67,24 @@ def fit(
     ] = None,
     engine_log: Annotated[
         tuple[Path, ...],
-        Parameter(help="Recorded run of an engine (meta.json, requests.csv, steps.csv); may be repeated."),
+        Parameter(
+            help="Recorded run of an engine (folder with meta.json, requests.csv, steps.csv), or with --scenario "
+            "what a client measured (vllm bench serve, guidellm, AIPerf, inference-perf); may be repeated."
+        ),
     ] = (),
+    scenario: Annotated[
+        Path | None,
+        Parameter(help="With --engine-log of a client's results: model, hardware and engine of the server."),
+    ] = None,
     held_out: Annotated[
         tuple[Path, ...], Parameter(help="With --engine-log: a run to judge by; may be repeated.")
     ] = (),
     base: Annotated[
-        str | None, Parameter(help="With --engine-log: profile whose curves are kept but for a factor each.")
+        str | None,
+        Parameter(
+            help="With --engine-log: profile whose curves are kept but for a factor each; of a client's results "
+            "the scenario's own if not given."
+        ),
     ] = None,
     model: Annotated[
         str | None, Parameter(help="With --engine-log: what it served, if meta.json lacks it.")
@@ -81,7 +92,7 @@ def fit(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Fit a profile to kernel tables, or to step logs of an engine, and judge it on what was held out.
+    """Fit a profile to kernel tables, or to step logs or client results of an engine; judge it on what was held out.
 
     A folder of several systems without --system is fitted system by system into the folder --out.
     """
@@ -89,13 +100,20 @@ def fit(
         raise InputError("profile fit: give either --kernels DIR or --engine-log DIR")
     if layers is not None and (kernels is None or not system):
         raise InputError("profile fit: --layers goes with --kernels and --system")
+    if kernels is None and (scenario is not None or not all(map(_may_be_step_log, engine_log))):
+        from calibration.fit_results_command import fit_from_results  # noqa: PLC0415
+
+        if model is not None:
+            raise InputError(f"--model {model}: goes with step logs; of results the scenario names the model")
+        fit_from_results(engine_log, held_out, out, base, scenario, force=force, as_json=as_json)
+        return
     if kernels is None:
         from calibration.engine_log_command import fit_from_log  # noqa: PLC0415
 
         fit_from_log(engine_log, held_out, out, base, model, force=force, as_json=as_json)
         return
-    if held_out or base or model:
-        raise InputError("profile fit: --held-out, --base and --model go with --engine-log")
+    if held_out or base or model or scenario:
+        raise InputError("profile fit: --held-out, --base, --model and --scenario go with --engine-log")
     from calibration.collection import systems_in  # noqa: PLC0415 - SciPy loads only where it is needed
 
     names: list[str | None] = [system] if system else [*systems_in(kernels)] or [None]
@@ -105,6 +123,10 @@ def fit(
             f"{kernels}: several systems ({known}); give --system, or an existing folder as --out"
         )
     _fit_all(kernels, names, version, out, layers=layers, force=force, as_json=as_json)
+
+
+def _may_be_step_log(path: Path) -> bool:
+    return not path.is_file() and (not path.is_dir() or (path / "meta.json").exists())
 
 
 @profile.command(name="import")

@@ -67,6 +67,7 @@ TERMS: Final[Mapping[str, Term]] = {
         Term("host.call_s", 20e-6, 30e-6),
         Term("host.piece_s", 0.0, 20e-6),
         Term("host.per_request_s", 0.0, 20e-3),
+        Term("host.per_stream_s", 0.0, 100e-6),
         Term("host.per_input_token_s", 0.0, 2e-6),
         Term("served.compute", 1.0, 0.2, 0.5, 3.0),
         Term("served.prefill_attention", 1.0, 0.2, 0.3, 3.0),
@@ -110,13 +111,13 @@ class Fit:
 def fit_overheads(
     profile: Profile,
     runs: Sequence[MeasuredRun],
-    paths: Sequence[str],
+    asked: Sequence[str | Term],
     *,
     source: str,
     log: Callable[[str], None] = lambda _: None,
 ) -> Fit:
-    """Fit the terms with these paths, starting from the profile's own values."""
-    terms = tuple(TERMS[path] for path in paths)
+    """Fit terms, starting from the profile's own values; a path stands for the term of `TERMS`."""
+    terms = tuple(TERMS[term] if isinstance(term, str) else term for term in asked)
     rows = tuple(_rows(runs))
     if not rows:
         raise InputError(f"nothing to fit: no run has any of {', '.join(ASKED)}")
@@ -157,8 +158,9 @@ def with_terms(profile: Profile, terms: Sequence[Term], values: Float, source: s
     if source is not None:
         for name in touched:
             sections[name]["source"] = source
-    kinds = {"host": HostOverhead, "served": Served}
-    return profile.model_copy(update={name: kinds[name](**sections[name]) for name in touched})
+    # read anew: a copy would keep what was derived from the profile before, its hash among it
+    changed = {name: sections[name] for name in touched}
+    return Profile.model_validate({**profile.model_dump(by_alias=True), **changed})
 
 
 def _value(profile: Profile, term: Term) -> float:
