@@ -14,7 +14,13 @@ _CLEARLY = 1.02
 
 def assumptions(terms: StepTerms, weight_dtype: str, *, enforce_eager: bool) -> tuple[str, ...]:
     """Name the assumptions behind the prices of `terms`; `weight_dtype` is as it was asked for."""
-    said = [_kv_cache(terms), *_compression(terms), *_experts(terms, weight_dtype), _slower(terms)]
+    said = [
+        _kv_cache(terms),
+        _shared_launches(terms),
+        *_compression(terms),
+        *_experts(terms, weight_dtype),
+        _slower(terms),
+    ]
     if enforce_eager and terms.call_s:
         said.append(
             "engine.enforce_eager: each operation of a layer costs the host "
@@ -30,6 +36,17 @@ def _kv_cache(terms: StepTerms) -> str | None:
         f"engine.kv_cache_dtype {terms.kv_dtype}: more tokens fit, but decode attention is priced as with a "
         "16-bit cache: Llama-70B served on Hopper shows no gain (up to 64 sequences of 7,800 tokens), though the "
         "kernel alone is 1.3 to 1.6 times faster; longer contexts were not measured"
+    )
+
+
+def _shared_launches(terms: StepTerms) -> str | None:
+    """Of GPUs that run FlashAttention 2, and whose launches of prompts and decodes together nobody timed."""
+    capability = terms.profile.device.compute_capability
+    if terms.shares_launches or not capability.startswith("8.") or terms.decode_kv_dtype != "bfloat16":
+        return None
+    return (
+        "attention of decodes beside prompts is priced as alone; on RTX 4090 and RTX PRO 6000, which run the same "
+        "FlashAttention 2, it takes 1.1 to 4 times as long there"
     )
 
 

@@ -293,7 +293,8 @@ def test_what_prices_assume_is_said_where_it_matters():
     assert "decode attention is priced as with a 16-bit cache" in kv
     (slower,) = notes("b200_sxm", weight_dtype="fp8")
     assert "slower than 16-bit weights where the tokens of a step are 1 " in slower
-    (eager,) = notes("a100_sxm", enforce_eager=True)
+    beside, eager = notes("a100_sxm", enforce_eager=True)
+    assert "decodes beside prompts is priced as alone" in beside
     assert "44 us" in eager
 
 

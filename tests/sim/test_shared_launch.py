@@ -14,6 +14,8 @@ from sim.curves.prefill import TILE
 from sim.curves.shared import SharedLaunchCurve
 from sim.curves.table import LogTable
 from sim.curves.term import floats
+from sim.model import load_model
+from sim.profile import load_profile
 from tests.sim import doubles
 from tests.sim.doubles import ClosedFormProfile
 
@@ -95,3 +97,19 @@ def test_between_layers_corrects_what_comes_from_hbm_alone():
     assert corrected.seconds(*asked) == plain.seconds(*asked)
     ratio = corrected.seconds(*asked, from_hbm=True) / plain.seconds(*asked, from_hbm=True)
     assert ratio == pytest.approx(1.35, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes", "said"),
+    [
+        ("a100_sxm", {}, True),
+        ("l40s", {}, True),
+        ("l40s", {"kv_cache_dtype": "fp8"}, False),
+        ("rtx_4090", {}, False),
+        ("h100_sxm", {}, False),
+    ],
+)
+def test_launches_that_nobody_timed_are_named(gpu, changes, said):
+    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    notes = compile_cost(load_model("llama-3.1-8b"), load_profile(gpu), **limits, **changes).notes
+    assert any("decodes beside prompts is priced as alone" in note for note in notes) == said
