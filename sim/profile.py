@@ -68,6 +68,8 @@ class HostOverhead(Model):
     per_request_s: SecondsOrZero = 0.0
     """Of every request, on its way to the engine's queue and of its tokens back (API server); requests do not wait for
     each other there."""
+    per_stream_s: SecondsOrZero = 0.0
+    """More of it for each sequence that the engine runs: the tokens of all leave through the same process."""
     per_input_token_s: SecondsOrZero = 0.0
     """For each token of a prompt, before the engine has it (tokeniser); one prompt after the other."""
     source: str

@@ -111,7 +111,8 @@ class Cluster:
         chosen = self._router.route(self._request, self._views, now, self._rng)
         self._views[chosen].in_flight += 1
         if self._frontends:
-            leaves = self._frontends[chosen].leaves_ns(now, self._table.input_tokens[index])
+            streams = self.replicas[chosen].core.num_running
+            leaves = self._frontends[chosen].leaves_ns(now, self._table.input_tokens[index], streams)
             if leaves > now:
                 At(self.env, leaves - now, Priority.ARRIVAL).callbacks.append(
                     lambda _: self._submit(index, chosen)

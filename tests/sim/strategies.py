@@ -146,7 +146,14 @@ clusters = st.fixed_dictionaries(
         "replicas": st.integers(1, 3),
         "router": routers,
         "signal_delay_ns": st.sampled_from([0, 1000, 3500]),
-        "frontend": st.sampled_from([FrontendTimes(), FrontendTimes(2000, 0.0), FrontendTimes(700, 30.0)]),
+        "frontend": st.sampled_from(
+            [
+                FrontendTimes(),
+                FrontendTimes(2000, 0.0),
+                FrontendTimes(700, 30.0),
+                FrontendTimes(300, 5.0, 250.0),
+            ]
+        ),
     }
 )
 """Options of `run`, too."""

@@ -89,11 +89,25 @@ class TestFrontend:
         done, _ = run(trace, constant_cost(1), frontend=FrontendTimes(latency_ns=50, token_ns=10.0))
         assert done.columns["queued_ns"].tolist() == [90, 190, 1100]
 
+    def test_who_comes_to_a_busy_engine_waits_for_the_tokens_of_all(self):
+        """Two sequences run from the first step on; the third request comes while they do, the fourth after them."""
+        trace = trace_of((0, 4, 9), (0, 4, 9), (450, 4, 1), (5000, 4, 1))
+        done, _ = run(trace, constant_cost(STEP), frontend=FrontendTimes(stream_ns=25.0))
+        assert (done.columns["queued_ns"] - done.arrival_ns).tolist() == [0, 0, 50, 0]
+
+    def test_nobody_overtakes_though_fewer_run(self):
+        """A request that finds four sequences is on its way for 400 ns; they end, and the next one finds none."""
+        trace = trace_of(*((0, 4, 2) for _ in range(4)), (150, 4, 1), (250, 4, 1))
+        done, _ = run(trace, constant_cost(STEP), frontend=FrontendTimes(stream_ns=100.0))
+        assert done.columns["queued_ns"].tolist() == [0, 0, 0, 0, 550, 550]
+
     @settings(deadline=None)
-    @given(requests, st.integers(0, 5000), st.sampled_from([0.0, 3.0, 40.0]))
-    def test_stages_sum_to_all_of_the_time(self, load, latency_ns, token_ns):
+    @given(
+        requests, st.integers(0, 5000), st.sampled_from([0.0, 3.0, 40.0]), st.sampled_from([0.0, 70.0, 900.0])
+    )
+    def test_stages_sum_to_all_of_the_time(self, load, latency_ns, token_ns, stream_ns):
         trace = trace_of(*load)
-        done, _ = run(trace, AffineCost(base_ns=900), frontend=FrontendTimes(latency_ns, token_ns))
+        done, _ = run(trace, AffineCost(base_ns=900), frontend=FrontendTimes(latency_ns, token_ns, stream_ns))
         assert (sum(done.stages_ns.values()) == done.e2el_ns).all()
         assert (done.stages_ns["tokenise"] >= latency_ns).all()
         assert (np.diff(done.columns["queued_ns"]) >= 0).all()
@@ -116,7 +130,9 @@ class TestFrontend:
                 },
             }
         )
-        host = HostOverhead(base_s=0.0, per_request_s=5e-3, per_input_token_s=2e-6, source="here")
+        host = HostOverhead(
+            base_s=0.0, per_request_s=5e-3, per_input_token_s=2e-6, per_stream_s=1e-3, source="here"
+        )
         profile = load_profile("h100_sxm").with_host(host)
         result = simulate(scenario, build_service(scenario, profile))
         assert result.requests.stages_ns["tokenise"].tolist() == [6_000_000] * 3
@@ -125,7 +141,7 @@ class TestFrontend:
 
 
 def replace_times(host: HostOverhead) -> HostOverhead:
-    return host.model_copy(update={"per_request_s": 0.0, "per_input_token_s": 0.0})
+    return host.model_copy(update={"per_request_s": 0.0, "per_input_token_s": 0.0, "per_stream_s": 0.0})
 
 
 def test_the_engine_of_a_scenario_looks_ahead_where_it_schedules_asynchronously():
