@@ -13,7 +13,15 @@ Share = Annotated[float, Field(ge=0, lt=10)]
 
 SMALL_MESSAGE: Final = 2.0**20
 LARGE_MESSAGE: Final = 2.0**24
-"""All-reduces between the two sizes [bytes] take a factor in between."""
+MANY_TOKENS: Final = 64.0
+"""All-reduces between the two sizes [bytes] take a factor in between, and experts between one token and that many."""
+
+
+class Experts(Model):
+    """Of one kernel of experts, as tables name them: met by few tokens (one each at most), and by many."""
+
+    few: Factor = 1.0
+    many: Factor = 1.0
 
 
 class Served(Model):
@@ -21,10 +29,11 @@ class Served(Model):
 
     compute             GEMMs, by the share of a layer's time in which arithmetic runs at full rate: a GPU at its power
                         limit clocks down under long steps of it, and a table's rows are short bursts
-    gemm_fixed          the fixed part of GEMMs: tables time the quantisation of activations as launches of its own, and
-                        compiled code does it in the kernel before
+    gemm_fixed          the fixed part of quantised GEMMs: tables time the quantisation of activations as launches of
+                        its own, and compiled code does it in the kernel before
     decode_fixed        what decode attention takes beyond the streaming of KV from HBM
-    prefill_attention, moe_few, moe_many   those kernels; experts met by few tokens and by many
+    prefill_attention   that kernel
+    experts             by kernel; engines have changed them more than others
     all_reduce          all-reduce of small messages, between kernels that finish at different times on the GPUs
     all_reduce_large    all-reduce of large messages, which engines may send by other means (multicast) than the tables
     """
@@ -33,8 +42,7 @@ class Served(Model):
     gemm_fixed: Share = 1.0
     decode_fixed: Share = 1.0
     prefill_attention: Factor = 1.0
-    moe_few: Factor = 1.0
-    moe_many: Factor = 1.0
+    experts: dict[str, Experts] = Field(default_factory=dict)
     all_reduce: Factor = 1.0
     all_reduce_large: Factor = 1.0
     source: str

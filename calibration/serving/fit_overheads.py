@@ -68,14 +68,17 @@ TERMS: Final[Mapping[str, Term]] = {
         Term("host.piece_s", 0.0, 20e-6),
         Term("host.per_request_s", 0.0, 20e-3),
         Term("host.per_stream_s", 0.0, 100e-6),
+        Term("host.per_stream_s", 0.0, 50e-6),
         Term("host.per_input_token_s", 0.0, 2e-6),
         Term("served.compute", 1.0, 0.2, 0.5, 3.0),
         Term("served.prefill_attention", 1.0, 0.2, 0.3, 3.0),
         Term("served.gemm_fixed", 1.0, 0.4, 0.0, 2.0),
         Term("served.decode_fixed", 1.0, 0.4, 0.0, 2.0),
         Term("served.all_reduce", 1.0, 0.4, 0.3, 4.0),
-        Term("served.moe_few", 1.0, 0.3, 0.2, 3.0),
-        Term("served.moe_many", 1.0, 0.3, 0.2, 3.0),
+        Term("served.experts.w4a16_mxfp4.few", 1.0, 0.3, 0.2, 3.0),
+        Term("served.experts.w4a16_mxfp4.many", 1.0, 0.3, 0.2, 3.0),
+        Term("served.experts.fp8_block.few", 1.0, 0.3, 0.2, 3.0),
+        Term("served.experts.fp8_block.many", 1.0, 0.3, 0.2, 3.0),
         Term("served.all_reduce_large", 1.0, 0.3, 0.2, 3.0),
     )
 }
@@ -152,8 +155,11 @@ def with_terms(profile: Profile, terms: Sequence[Term], values: Float, source: s
         "served": (profile.served or Served(source="")).model_dump(),
     }
     for term, value in zip(terms, values, strict=True):
-        section, name = term.path.split(".")
-        sections[section][name] = float(value)
+        *folders, name = term.path.split(".")
+        place: dict[str, Any] = sections
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[name] = float(value)
     touched = {term.path.split(".")[0] for term in terms}
     if source is not None:
         for name in touched:
@@ -164,10 +170,10 @@ def with_terms(profile: Profile, terms: Sequence[Term], values: Float, source: s
 
 
 def _value(profile: Profile, term: Term) -> float:
-    section, name = term.path.split(".")
-    found = getattr(profile, section)
-    value = term.expected if found is None else float(getattr(found, name))
-    return float(np.clip(value, term.low, term.high))
+    found: Any = profile.model_dump(include={"host", "served"})
+    for name in term.path.split("."):
+        found = None if found is None else found.get(name)
+    return float(np.clip(term.expected if found is None else found, term.low, term.high))
 
 
 def _rows(runs: Sequence[MeasuredRun]) -> Iterator[tuple[int, int, str]]:

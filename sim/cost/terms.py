@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sim.kv.compression import KvCompression
 from sim.model import WEIGHT_BYTES, ModelSpec
 from sim.profile import HostOverhead, Profile
-from sim.served import LARGE_MESSAGE, SMALL_MESSAGE, Served
+from sim.served import LARGE_MESSAGE, MANY_TOKENS, SMALL_MESSAGE, Served
 from workloads.errors import ConfigError
 
 Float = NDArray[np.float64]
@@ -213,8 +213,11 @@ class StepTerms:
                 moe.num_experts,
                 self.tp,
             )
-            kernels = [self.profile.moe_s(name, count, *shape) for name in self.expert_kernels]
-            terms["moe"] = self.model.num_moe_layers * np.minimum.reduce(kernels) * self._moe_factor(count)
+            kernels = [
+                self.profile.moe_s(name, count, *shape) * self._experts_factor(name, count)
+                for name in self.expert_kernels
+            ]
+            terms["moe"] = self.model.num_moe_layers * np.minimum.reduce(kernels)
         if self.tp > 1:
             message = count * self.model.hidden_size * self.value_bytes
             terms["all_reduce"] = 2 * self.model.num_layers * self._all_reduce_s(message)
@@ -384,9 +387,8 @@ class StepTerms:
 
     def _gemm_s(self, dtype: str, m: Float, n: int, k: int) -> Float:
         seconds = self.profile.gemm_s(dtype, m, n, k)
-        less = (1.0 - self._factors.gemm_fixed) * (
-            self.profile.gemm[dtype].launch_s if self.profile.served else 0.0
-        )
+        quantised = self.profile.served is not None and dtype not in ("bfloat16", "float32")
+        less = (1.0 - self._factors.gemm_fixed) * self.profile.gemm[dtype].launch_s if quantised else 0.0
         return np.maximum(seconds - less, 0.2 * seconds) if less else seconds
 
     def _clocked_down(self, terms: Terms, tokens: Float) -> Float:
@@ -400,11 +402,12 @@ class StepTerms:
         )
         return np.asarray(1.0 + more * np.minimum(busy / total(terms), 1.0))
 
-    def _moe_factor(self, tokens: Float) -> Float:
-        """Between experts met by few tokens (each by one at most) and by many (each by 64 and more)."""
-        moe, factors = self.model.moe, self._factors
+    def _experts_factor(self, kernel: str, tokens: Float) -> Float:
+        moe, factor = self.model.moe, self._factors.experts.get(kernel)
         assert moe is not None
-        return _between(factors.moe_few, factors.moe_many, tokens * moe.top_k / moe.num_experts, 1.0, 64.0)
+        if factor is None:
+            return np.ones_like(tokens)
+        return _between(factor.few, factor.many, tokens * moe.top_k / moe.num_experts, 1.0, MANY_TOKENS)
 
     def _all_reduce_s(self, message: Float) -> Float:
         seconds = self.profile.all_reduce_s(self.tp, message)

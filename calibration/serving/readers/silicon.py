@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from calibration.serving.measured_run import MeasuredRun, Part
 from calibration.serving.readers.tables import has_columns
+from sim.model import load_model
+from sim.profile import load_profile
 from sim.scenario.reading import load_scenario
 from workloads.errors import InputError
 
@@ -31,10 +33,14 @@ OWN_DTYPES: Final = ("gpt-oss-20b", "gpt-oss-120b")
 """Models with one checkpoint, whose experts alone are of the dtype that the rows name."""
 _TOKENS: Final = 8192  # max_num_batched_tokens of these runs
 _SEATS_B200: Final = 512
+_MEAN_LENGTH: Final = 0.9  # of the nominal length, uniform in [0.8, 1]
 _SLACK: Final = 256  # of max_model_len beyond the longest sequence, as the benchmark scripts leave
 KV_LIMITED: Final = "limited by KV memory: TTFT dominates"
 NOT_MONOTONE: Final = "TPOT falls as concurrency doubles"
 OTHER_IMAGE: Final = "another image than the rest of its curve"
+IMPOSSIBLE: Final = (
+    "from a source with rows faster than prompts and steps could be computed: its prompts were cached"
+)
 _COLUMNS: Final = ("row_id", "curve_id", "source_class", "in_kernel_scope", "backend")
 
 
@@ -65,8 +71,14 @@ def read(path: Path) -> list[MeasuredRun]:
 
 
 def _known(row: Row) -> bool:
-    """Tell whether the row can be trusted at all: repeats agree, its concurrency is known."""
-    return row["flag"] in ("", KV_FLAG)
+    """Tell whether the row can be simulated, and trusted at all.
+
+    Repeats agree, its concurrency is known, all layers are shared out among the same GPUs, by tensor parallelism: no
+    scenario can say data-parallel attention or expert parallelism.
+    """
+    experts = row["moe_tp"] if load_model(row["model"]).moe is not None else row["tp"]
+    plain = row["attn_dp"] == row["moe_ep"] == "1" and experts == row["tp"]
+    return row["flag"] in ("", KV_FLAG) and plain
 
 
 KV_FLAG: Final = "ttft_dominates(queue/KV-limited);"
@@ -78,19 +90,48 @@ def _apart(rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         if row["concurrency"] and _known(row):
             curves[row["curve_id"]].append(row)
+    impossible = {row["source"] for curve in curves.values() for row in curve if _is_impossible(row)}
     said: dict[str, str] = {}
     for curve in curves.values():
         tpot = {int(row["concurrency"]): float(row["tpot_ms"]) for row in curve}
         usual = _usual_image(curve)
         for row in curve:
             twice = tpot.get(2 * int(row["concurrency"]))
-            if row["flag"] == KV_FLAG:
+            if row["source"] in impossible:
+                said[row["row_id"]] = IMPOSSIBLE
+            elif row["flag"] == KV_FLAG:
                 said[row["row_id"]] = KV_LIMITED
             elif row["image"] != usual:
                 said[row["row_id"]] = OTHER_IMAGE
             elif twice is not None and float(row["tpot_ms"]) > twice:
                 said[row["row_id"]] = NOT_MONOTONE
     return said
+
+
+def _is_impossible(row: Row) -> bool:
+    """Tell whether a request came back sooner than a closed loop allows on the vendor's figures.
+
+    While a request is in flight, each GPU computes as many prompts as there are requests in flight, at the dense peak at
+    While a request is in flight, each GPU computes as many prompts as there are requests in flight, at the dense
+    peak at best, and the steps of its tokens, each of which reads weights and KV once. Rows whose client is known
+    reach 0.72 of that speed at most, two sources whose client is not have rows at 1.4 times it. Only dense models
+    are judged.
+    """
+    model = load_model(row["model"])
+    if model.moe is not None:
+        return False
+    device, gpus, seats = load_profile(row["system"]).device, int(row["tp"]), int(row["concurrency"])
+    weights = "fp8" if row["gemm_quant"].startswith("fp8") else "bfloat16"
+    isl, osl = float(row["isl"]), float(row["osl"])
+    jitters = row["source_class"] == "inferencex"
+    if jitters:
+        isl, osl = _MEAN_LENGTH * isl, _MEAN_LENGTH * osl
+    parameters = model.weight_bytes("bfloat16") / 2
+    prompts_s = seats * isl * 2 * parameters / (gpus * device.flops_per_s[weights])
+    kv = seats * (isl + osl / 2) * model.kv_bytes_per_token("fp8" if jitters else "auto")
+    steps_s = osl * (model.weight_bytes(weights) + kv) / (gpus * device.hbm_bytes_per_s)
+    took_s = 1e-3 * (float(row["ttft_ms"]) + (osl - 1) * float(row["tpot_ms"]))
+    return prompts_s + steps_s > took_s
 
 
 def _usual_image(curve: Iterable[Row]) -> str:
