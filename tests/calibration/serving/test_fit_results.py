@@ -15,6 +15,8 @@ from sim.served import Served
 from sim.service import build_service
 from sim.simulation import build_load, simulate
 from tests.calibration.serving.client_files import SCENARIO, Known, write_guidellm, write_vllm
+from tests.data import shared_data
+from tests.fidelity import client_results, cpu_engine
 from workloads.errors import InputError
 
 HOST = HostOverhead(base_s=3e-3, per_seq_s=40e-6, per_request_s=8e-3, source="known")
@@ -76,7 +78,9 @@ def test_a_known_server_is_found_again_from_its_clients(results, base, known):
     assert found.profile.name == "mine"
     assert host.base_s == pytest.approx(HOST.base_s, rel=0.25)
     assert host.per_request_s == pytest.approx(HOST.per_request_s, rel=0.3)
-    assert 1.05 < served.compute < 1.35  # three runs tell it from the others but roughly: it stays near the base
+    assert (
+        1.05 < served.compute < 1.35
+    )  # three runs tell it from the others but roughly: it stays near the base
     errors = [abs(pair.error) for pair in found.judged]
     before = [abs(pair.error) for pair in found.before]
     assert len(errors) == len(before) == 3 * 4
@@ -163,3 +167,17 @@ def test_a_step_log_among_results_is_named(tmp_path, results, service, capsys):
     arguments = ["--engine-log", results[0], "--engine-log", tmp_path / "log", "--scenario", service]
     assert fit_command(*arguments, "--out", tmp_path / "mine.json") == 2
     assert "is a step log, which goes without --scenario" in capsys.readouterr().err
+
+
+def test_a_real_server_is_predicted_from_one_run_of_a_client():
+    """Another load of it; its profile before was fitted to steps without a server around them."""
+    clients = shared_data("bench_clients")
+    base = cpu_engine.calibrated(shared_data("vllm_cpu_engine"))
+    runs = client_results.measured_runs(clients, base)
+    assert len(runs) == 6
+    other = runs["vllm_bench_serve/random_rate0.6"]
+    found = fit_results([runs[client_results.FITTED]], base, "server", [other])
+    assert [pair.run for pair in found.judged] == [other.name] * 4
+    assert (
+        max(abs(pair.error) for pair in found.judged) < 0.08 < min(abs(pair.error) for pair in found.before)
+    )
