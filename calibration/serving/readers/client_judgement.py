@@ -23,7 +23,8 @@ from sim.scenario.reading import load_scenario
 from sim.scenario.sections import Scenario
 from workloads.build import Workload
 from workloads.errors import InputError
-from workloads.readers.vllm import NEAR_ZERO_S, STARVED_SHARE
+from workloads.readers.vllm import NEAR_ZERO_S
+from workloads.readers.vllm import STARVED_SHARE as BURST_SHARE
 from workloads.trace import NS_PER_S
 
 STARVED: Final = "the client was starved: the server's own means are scored"
@@ -31,6 +32,9 @@ SURVIVORS: Final = "requests failed: latencies are those of the others"
 UNKNOWN_PREFIXES: Final = "prefix cache hits that the file does not explain"
 LATE: Final = "the client sent late"
 
+_STARVED_SHARE: Final = (
+    0.25  # of tokens in bursts: not now and then, but as a rule (0.79 where a client was starved)
+)
 _MORE: Final = 1.5  # client over server: beyond this TTFT is the client's
 _MORE_S: Final = (
     0.02  # and by so much: HTTP, tokeniser and API server of a fast engine take some milliseconds
@@ -145,15 +149,18 @@ def _is_late(run: ClientRun) -> bool:
     return bool(run.late_s.size) and float(run.late_s.mean()) > max(_LATE_SHARE * ttft_s, _MORE_S)
 
 
+def _burst_share(run: ClientRun) -> float:
+    """Return the share of tokens that waited in the client for the one before: 0 where no gaps were kept."""
+    return float(np.mean(run.gaps_s < NEAR_ZERO_S)) if run.gaps_s.size else 0.0
+
+
 def _starved(run: ClientRun) -> str | None:
     """Say by what the client shows that it, and not the server, set its times; None where nothing does."""
-    if run.gaps_s.size:
-        share = float(np.mean(run.gaps_s < NEAR_ZERO_S))
-        if share > STARVED_SHARE:
-            return (
-                f"{share:.0%} of its token gaps are below {NEAR_ZERO_S * 1e3:g} ms (median "
-                f"{np.median(run.gaps_s) * 1e3:.3f} ms, mean {run.gaps_s.mean() * 1e3:.1f} ms)"
-            )
+    if _burst_share(run) > _STARVED_SHARE:
+        return (
+            f"{_burst_share(run):.0%} of its token gaps are below {NEAR_ZERO_S * 1e3:g} ms (median "
+            f"{np.median(run.gaps_s) * 1e3:.3f} ms, mean {run.gaps_s.mean() * 1e3:.1f} ms)"
+        )
     server = _comparable(run)
     if server is None:
         return None
@@ -194,6 +201,9 @@ def _caveats(run: ClientRun, scenario: Scenario, starved: str | None) -> Iterato
     yield from run.caveats
     if starved:
         yield f"starved client: {starved}; latencies are the server's own means, and no rate is trusted"
+    elif _burst_share(run) > BURST_SHARE:
+        share = f"{_burst_share(run):.0%} of the token gaps"
+        yield f"{share} are below {NEAR_ZERO_S * 1e3:g} ms: the client was busy at times"
     total = len(run.trace) + run.trace.failed
     for count, what in ((run.failed, "failed"), (run.cut_off, "were cut off at the end")):
         if count:

@@ -27,6 +27,8 @@ from workloads.readers.source import json_time
 from workloads.trace import NS_PER_S, Int64
 
 CLIENT: Final = "guidellm"
+_OLDER: Final = {"first_token_iteration": "first_iteration", "last_token_iteration": "last_iteration"}
+"""Names of times in files of earlier versions."""
 
 Record = Mapping[str, Any]
 
@@ -99,7 +101,9 @@ def _loop(benchmark: dict[str, Any]) -> tuple[int | None, float]:
 
 def _times(path: Path, records: Sequence[Record], name: str) -> Int64:
     """Return a time of each request, unix nanoseconds; requests that were not streamed lack some."""
-    found = [at(record, "info", "timings", name) for record in records]
+    older = _OLDER.get(name, name)
+    timings = [at(record, "info", "timings") for record in records]
+    found = [at(one, older) if at(one, name) is None else at(one, name) for one in timings]
     if None in found and name.endswith("token_iteration"):
         raise TraceFormatError(
             path,

@@ -146,6 +146,16 @@ def test_a_starved_client_is_refused(tmp_path, reader, write):
 
 
 @with_gaps
+def test_a_client_that_was_busy_at_times_is_said(tmp_path, reader, write):
+    known = known_run()
+    for gaps in known.gaps[::8]:
+        gaps[:] = [1e-5] * len(gaps)
+    run = read_one(reader, write(tmp_path, known))
+    assert run.parts[0].apart is None
+    assert any("the client was busy at times" in caveat for caveat in run.caveats)
+
+
+@with_gaps
 def test_a_starved_client_beside_scrapes_gives_the_servers_means(tmp_path, reader, write):
     known = glued(known_run())
     path = write(tmp_path, known)
@@ -320,6 +330,13 @@ def test_guidellm_sample_of_the_requests_is_refused(tmp_path):
     made = {"scheduler_metrics": {"requests_made": {"successful": 400}}}
     with pytest.raises(InputError, match="40 of 400 successful requests are recorded"):
         guidellm.read(write_guidellm(tmp_path, known_run(), **made), SCENARIO)
+
+
+def test_guidellm_of_before_names_times_otherwise(tmp_path):
+    path = write_guidellm(tmp_path, known_run())
+    new = read_one(guidellm, path).parts[0].measured
+    path.write_text(path.read_text().replace("_token_iteration", "_iteration"))
+    assert read_one(guidellm, path).parts[0].measured == new
 
 
 def test_guidellm_without_streaming_is_refused(tmp_path):
