@@ -111,7 +111,6 @@ def _apart(rows: Sequence[Row]) -> dict[str, str]:
 def _is_impossible(row: Row) -> bool:
     """Tell whether a request came back sooner than a closed loop allows on the vendor's figures.
 
-    While a request is in flight, each GPU computes as many prompts as there are requests in flight, at the dense peak at
     While a request is in flight, each GPU computes as many prompts as there are requests in flight, at the dense
     peak at best, and the steps of its tokens, each of which reads weights and KV once. Rows whose client is known
     reach 0.72 of that speed at most, two sources whose client is not have rows at 1.4 times it. Only dense models
