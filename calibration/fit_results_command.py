@@ -38,7 +38,7 @@ def fit_from_results(
             raise InputError(f"{path}: no such file or folder")
     if scenario is None:
         raise ConfigError(
-            f"--scenario: missing, and {results[0]} does not say what was measured; give model, hardware and engine"
+            f"--scenario: missing, and {results[0]} does not say what it was measured on: model, hardware and engine"
         )
     with replacing(out, force=force) as draft:
         raw = read_mapping(scenario)

@@ -56,8 +56,7 @@ def fit_results(
     single = [replace(run, curve=run.name) for run in runs]
     first = list(predict_all([*single, *held_out], [base] * (len(single) + len(held_out))))
     _check_served(first)
-    names = [run.name for run in runs if any(part.apart is None for part in run.parts)]
-    source = f"{len(names)} results of clients: {', '.join(names)}"
+    source = f"results of clients: {', '.join(_trusted(runs))}"
     fit = fit_overheads(base, single, terms_around(base), source=source, log=log)
     judged, what = _judge(fit, held_out)
     before = _asked(pairs_of(first[len(single) :] if held_out else first))
@@ -99,6 +98,15 @@ def residuals(judged: Sequence[Pair], held_out: str) -> list[Residual]:
             )
         )
     return found
+
+
+def _trusted(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return the names of the runs that are fitted; at least one."""
+    names = [run.name for run in runs if any(part.apart is None for part in run.parts)]
+    if not names:
+        reasons = dict.fromkeys(part.apart for run in runs for part in run.parts)
+        raise InputError(f"nothing to fit: {'; '.join(str(reason) for reason in reasons)}")
+    return names
 
 
 def _check_served(said: Sequence[Prediction]) -> None:

@@ -117,6 +117,7 @@ def read_runs(
         known = "; ".join(one.name for one in FORMATS)
         raise InputError(f"{path}: no measured runs of a known kind; known are {known}")
     runs: list[MeasuredRun] = []
+    refused: list[InputError] = []
     for where, kind in found:
         try:
             runs += kind.read(where, scenario_raw)
@@ -124,9 +125,10 @@ def read_runs(
             of_file = kind.from_client and scenario_raw is not None and not isinstance(error, ConfigError)
             if on_refused is None or where == path or not of_file:
                 raise
+            refused.append(error)
             on_refused(error)
     if not runs:
-        raise InputError(f"{path}: none of its {len(found)} results can be used")
+        raise InputError(f"{path}: none of its {len(found)} results can be used; the first: {refused[0]}")
     return runs
 
 

@@ -102,6 +102,13 @@ def test_one_run_says_nothing_of_its_error(results, base):
     assert found.profile.residuals == ()
 
 
+def test_runs_that_cannot_be_trusted_are_not_fitted(tmp_path, known, base):
+    run = serve(known, 4.0, 1)
+    run.failed = [i % 5 == 0 for i in range(len(run))]
+    with pytest.raises(InputError, match="nothing to fit: requests failed"):
+        fit_results(read_runs(write_vllm(tmp_path, run), SCENARIO), base, "mine")
+
+
 def test_what_the_scenario_cannot_serve_is_refused(results, base):
     short = SCENARIO | {"engine": SCENARIO["engine"] | {"max_model_len": 600}}
     with pytest.raises(InputError, match="do not fit what the scenario says"):
@@ -129,7 +136,7 @@ def test_the_command_judges_on_runs_held_out(tmp_path, results, service, capsys)
     assert {run["run"] for run in said["runs"]} == {str(results[1])}
     assert all(abs(run["error"]) < 0.05 for run in said["runs"])
     fitted = load_profile(out)
-    assert fitted.host.source.startswith(f"2 results of clients: {results[0]}")
+    assert fitted.host.source.startswith(f"results of clients: {results[0]}")
     assert said["content_hash"] == fitted.content_hash
 
 
