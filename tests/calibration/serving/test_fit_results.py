@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from calibration.serving.fit_results import FITTED, fit_results, terms_around
+from calibration.serving.predict import predict
 from calibration.serving.readers.detect import read_runs
 from sim.cli import run_command
 from sim.profile import HostOverhead, load_profile
@@ -36,10 +37,11 @@ def known(base):
     return base.model_copy(update={"host": HOST, "served": Served(compute=1.25, source="known")})
 
 
-def serve(profile, rate, seed):
+def serve(profile, rate, seed, **load):
     """What a client of a server with this profile records: tokens of a request at equal distances."""
     workload = {"input_tokens": {"uniform": [200, 1500]}, "output_tokens": {"uniform": [20, 200]}}
-    raw = SCENARIO | {"seed": seed, "workload": workload | {"request_rate": rate, "num_requests": 60}}
+    load = load or {"request_rate": rate}
+    raw = SCENARIO | {"seed": seed, "workload": workload | load | {"num_requests": 60}}
     scenario = load_scenario(raw)
     requests = simulate(scenario, build_service(scenario, profile), build_load(scenario)).requests
     tpot_s = 1e-9 * np.nan_to_num(requests.tpot_ns)
@@ -61,6 +63,19 @@ def results(tmp_path_factory, known):
         write(folder / name, serve(known, rate, seed))
         for seed, (write, (name, rate)) in enumerate(zip(writers, RATES.items(), strict=True))
     ]
+
+
+@pytest.mark.parametrize("seats", [None, 7])
+def test_what_the_twin_served_it_predicts(tmp_path, known, seats):
+    """An open stream and a closed loop, written as a client writes them, read, and simulated again."""
+    load = {} if seats is None else {"max_concurrency": seats}
+    said = (
+        {} if seats is None else {"max_concurrency": seats, "request_rate": "inf", "queue_times": [1.0] * 60}
+    )
+    (run,) = read_runs(write_vllm(tmp_path, serve(known, 4.0, 3, **load), **said), SCENARIO)
+    assert run.workload.max_concurrency == seats
+    (predicted,) = predict(run, known).parts
+    assert predicted == pytest.approx(dict(run.parts[0].measured), rel=1e-5)
 
 
 def test_terms_start_and_stay_around_the_base(known):
