@@ -46,7 +46,7 @@ def predict(run: MeasuredRun, profile: Profile | None = None) -> Prediction:
     masks = [part.counted for part in run.parts] or [None]
     drawn: list[list[dict[str, float]]] = []
     refused = 0
-    for seed in range(_seeds(run)):
+    for seed in range(seeds_of(run)):
         scenario = run.scenario.model_copy(update={"seed": run.scenario.seed + seed})
         workload = run.workload or build_load(scenario)
         requests = simulate(scenario, service, workload).requests
@@ -104,7 +104,8 @@ def metrics_of(requests: Requests, counted: NDArray[np.bool_] | None = None) -> 
     return found
 
 
-def _seeds(run: MeasuredRun) -> int:
+def seeds_of(run: MeasuredRun) -> int:
+    """How many workloads are drawn for the run; one where its requests were recorded."""
     if run.workload is not None:
         return 1
     return math.ceil(_ENOUGH_REQUESTS / (run.scenario.workload.num_requests or _ENOUGH_REQUESTS))
