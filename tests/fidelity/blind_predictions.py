@@ -34,7 +34,7 @@ who came later was served in time."""
 GIVEN_UP: Final = f"latencies are of the requests that end within {PATIENCE_S} s"
 LABELS: Final = ("data", "system", "model", "tensor_parallel_size")
 COUNTS: Final = ("requests", "refused", "given_up")
-COLUMNS: Final = (*LABELS, "run", "stage", *COUNTS, *METRICS, "profile_hash", "assumed")
+COLUMNS: Final = (*LABELS, "run", "stage", *COUNTS, *METRICS, "profile", "profile_hash", "assumed")
 
 Row = dict[str, object]
 
@@ -75,6 +75,7 @@ def rows_of(run: MeasuredRun) -> Iterator[Row]:
             "refused": int((counted & ~done).sum()),
             "given_up": int((counted & done & ~in_time).sum()),
             **{metric: f"{predicted[metric]:.6g}" for metric in METRICS if metric in predicted},
+            "profile": service.profile.name,
             "profile_hash": service.profile.content_hash,
             "assumed": "; ".join(run.caveats),
         }
