@@ -15,10 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -246,10 +247,14 @@ def notes_of(peer: str, runs: Sequence[MeasuredRun], answers: Answers) -> Iterat
     names = dict.fromkeys(name for one in passed for name in one)
     given = ", ".join(f"{name}={_values([one[name] for one in passed if name in one])}" for name in names)
     yield f"  passed: {given or 'nothing'}"
-    refused = Counter(one["refused"] for one in said if "refused" in one)
-    for why, count in sorted(refused.items()):
-        example = next(run.name for run, one in zip(runs, said, strict=True) if one.get("refused") == why)
-        yield f"  no answer for {count} of {len(said)} runs, {example} among them: {why}"
+    refused: dict[str, list[str]] = {}
+    for run, one in zip(runs, said, strict=True):
+        if "refused" in one:
+            refused.setdefault(re.sub(r"\d[\d.]*", "#", one["refused"]), []).append(
+                f"{run.name}: {one['refused']}"
+            )
+    for examples in refused.values():
+        yield f"  no answer for {len(examples)} of {len(said)} runs, first {textwrap.shorten(examples[0], 240)}"
 
 
 def _values(values: Sequence[Any]) -> str:
@@ -283,7 +288,7 @@ def main(argv: list[str]) -> int:
         type=_peer_python,
         action="append",
         default=[],
-        help="PEER=PYTHON that has it; else this one",
+        help="PEER=PYTHON that has it; may be repeated, for other releases of it",
     )
     parser.add_argument(
         "--predictions",
@@ -310,16 +315,22 @@ def report(arguments: argparse.Namespace) -> Iterator[str]:
     if not arguments.no_shipped:
         tools[SHIPPED] = list(predict_all(runs))
     questions = [question_of(run) for run in runs]
-    pythons = dict.fromkeys(PEERS, sys.executable) | dict(arguments.peer_python)
+    given = {name for name, _ in arguments.peer_python}
     notes: list[str] = []
-    for name, python in pythons.items():
+    for name, python in [
+        *arguments.peer_python,
+        *((name, sys.executable) for name in PEERS if name not in given),
+    ]:
         answers = ask(name, python, questions)
         if "absent" in answers:
             notes.append(
                 f"{PEERS[name].title}: not in {python}; {PEERS[name].install}, or --peer-python {name}=PYTHON"
             )
             continue
-        tools[f"{PEERS[name].title} {answers['version']}"] = predictions_of(runs, answers)
+        title = f"{PEERS[name].title} {answers['version']}"
+        if title in tools:
+            raise InputError(f"--peer-python {name}={python}: {title} is there already")
+        tools[title] = predictions_of(runs, answers)
         notes += notes_of(name, runs, answers)
     if not tools:
         raise InputError("nothing to compare: --no-shipped, and no peer is installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -227,14 +228,18 @@ def test_a_file_of_something_else_is_one_line(tmp_path):
 def test_notes_say_what_was_passed_and_what_was_refused():
     answers = {
         "version": "9",
-        "answers": [{"ttft_ms": 1, "tpot_ms": 1, "passed": {"isl": n, "mode": "agg"}} for n in (1, 2, 3)]
-        + [{"refused": "does not fit"}],
+        "answers": [
+            {"ttft_ms": 1, "tpot_ms": 1, "passed": {"isl": 1, "mode": "agg"}},
+            {"ttft_ms": 1, "tpot_ms": 1, "passed": {"isl": 2, "mode": "agg"}},
+            {"refused": "no table for s=10.5"},
+            {"refused": "no table for s=20"},
+        ],
     }
     first, passed, refused = notes_of("aiconfigurator", RUNS, answers)
     assert first.startswith("AIConfigurator 9: ")
-    assert passed == "  passed: isl=1|2|3, mode=agg"
-    assert refused == f"  no answer for 1 of 4 runs, {RUNS[3].name} among them: does not fit"
-    assert [one.parts[0] for one in predictions_of(RUNS, answers)][3] == {}
+    assert passed == "  passed: isl=1|2, mode=agg"
+    assert refused == f"  no answer for 2 of 4 runs, first {RUNS[2].name}: no table for s=10.5"
+    assert [one.parts[0] for one in predictions_of(RUNS, answers)][2:] == [{}, {}]
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -267,6 +272,13 @@ def test_without_peers_one_line_says_how_to_get_them(tmp_path, monkeypatch, caps
     assert "nothing to compare" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("stand_ins")
+def test_one_release_of_a_peer_is_asked_once(monkeypatch, capsys):
+    monkeypatch.setattr(peers, "measured_runs", lambda data: {"dense": RUNS[:1]})
+    assert main(["--no-shipped", *["--peer-python", f"aiconfigurator={sys.executable}"] * 2]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
 def test_an_unknown_peer_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["--peer-python", "nobody=python"])
@@ -276,7 +288,8 @@ def test_an_unknown_peer_is_refused(capsys):
 @pytest.mark.parametrize("peer", PEERS)
 def test_the_installed_peer_answers_two_measured_runs(peer):
     shared_data("silicon_e2e")
-    pytest.importorskip(peer, reason=f"{peer} is not installed: {PEERS[peer].install}")
+    if importlib.util.find_spec(peer) is None:
+        pytest.skip(f"{peer} is not installed: {PEERS[peer].install}")
     runs = [found[0] for found in measured_runs(peers.ROOT).values()]
     said = ask(peer, sys.executable, list(map(question_of, runs)))
     assert json.dumps(said).count("tpot_ms") == 2
