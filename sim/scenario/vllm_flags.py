@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from sim.cost.cuda_graphs import CudaGraphMode
 from sim.errors import ConfigError
 from sim.model import load_model
 
@@ -35,6 +37,7 @@ SHORT: Final = {
     "-dp": "data-parallel-size",
     "-pp": "pipeline-parallel-size",
     "-q": "quantization",
+    "-cc": "compilation-config",
 }
 _QUANTISED: Final = re.compile(r"-(fp8|fp8-dynamic|fp8-kv|nvfp4|fp4)$", re.IGNORECASE)
 
@@ -146,6 +149,8 @@ def _apply(name: str, value: str | None, result: VllmCommand) -> None:
             raise ConfigError(f"--from-vllm: --{name} {value}: {error}") from None
         if path and converted is not None:
             result.fields[path] = converted
+    elif name == "compilation-config":
+        _compilation(value, result)
     elif name == "pipeline-parallel-size":
         if value != "1":
             raise ConfigError(
@@ -153,6 +158,26 @@ def _apply(name: str, value: str | None, result: VllmCommand) -> None:
             )
     elif name not in NEUTRAL:
         result.remarks.append(f"--{name}{f' {value}' if value else ''} is not simulated")
+
+
+def _compilation(text: str | None, result: VllmCommand) -> None:
+    """Read a compilation config; of its many keys those of CUDA graphs are simulated."""
+    try:
+        config = json.loads(text or "")
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise ConfigError(f"--from-vllm: --compilation-config {text}: a JSON object is expected")
+    for key, value in config.items():
+        if key == "cudagraph_mode":
+            if str(value).lower() not in get_args(CudaGraphMode):
+                known = ", ".join(mode.upper() for mode in get_args(CudaGraphMode))
+                raise ConfigError(f"--from-vllm: cudagraph_mode {value} is not simulated; known are {known}")
+            result.fields["engine.cudagraph_mode"] = str(value).lower()
+        elif key == "cudagraph_capture_sizes":
+            result.fields["engine.cudagraph_capture_sizes"] = value
+        else:
+            result.remarks.append(f"--compilation-config: {key} is not simulated")
 
 
 def _count(text: str) -> int:

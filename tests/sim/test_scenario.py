@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
@@ -260,3 +262,28 @@ def test_the_ways_to_start_a_server_mean_the_same(line):
 def test_bad_vllm_command_lines(line, remedy):
     with pytest.raises(InputError, match=remedy):
         parse_vllm_command(line)
+
+
+def test_graphs_of_a_compilation_config():
+    said = parse_vllm_command(
+        "vllm serve Qwen/Qwen3-8B -cc "
+        """'{"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 8], "custom_ops": ["+rms_norm"]}'"""
+    )
+    assert said.fields["engine.cudagraph_mode"] == "full_decode_only"
+    assert said.fields["engine.cudagraph_capture_sizes"] == [1, 8]
+    assert said.remarks == ["--compilation-config: custom_ops is not simulated"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            '\'{"cudagraph_mode": "PIECEWISE"}\'',
+            "cudagraph_mode PIECEWISE is not simulated; known are FULL_AND_P",
+        ),
+        ("3", "--compilation-config 3: a JSON object is expected"),
+    ],
+)
+def test_a_compilation_config_that_cannot_be_read(config, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse_vllm_command(f"vllm serve Qwen/Qwen3-8B --compilation-config {config}")
