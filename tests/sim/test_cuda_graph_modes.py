@@ -62,6 +62,13 @@ class TestSteps:
         waits = cost(mode, call_s=SLOW_S).parts(*step).seconds["host_wait"]
         assert waits == pytest.approx(SLOW_S * CALLS - 1e-9 * cost(mode).mixed_ns(*step), abs=2e-9)
 
+    @pytest.mark.parametrize("mode", MODES[1:])
+    def test_without_piecewise_graphs_there_are_no_pieces(self, mode):
+        for step in (DECODES, SMALL, LARGEST, LARGE):
+            plain, pieces = (cost(mode, piece_s=s) for s in (0.0, 7e-6))
+            assert pieces.mixed_ns(*step) == plain.mixed_ns(*step)
+            assert pieces.parts(*step) == plain.parts(*step)
+
     def test_decodes_replay_graphs_unless_there_are_none(self):
         piecewise, decode_only, none = (cost(mode, call_s=SLOW_S) for mode in MODES)
         assert decode_only.decode_ns(*DECODES[:3]) == piecewise.decode_ns(*DECODES[:3])
