@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -92,6 +93,28 @@ class Residual(Model):
     """The same for t0 + max(FLOP / P, bytes / W) with three fitted parameters."""
 
 
+class PredictionError(Model):
+    """|predicted / measured - 1| of a metric on whole curves of served runs that the profile's fit had not seen.
+
+    low, high   factors on a prediction between which nine in ten measurements lie
+    """
+
+    metric: str
+    """A key of a result file of `vllm bench serve`."""
+    kind: Literal["dense", "moe"]
+    """Of the models that were served."""
+    rows: Count
+    curves: Count
+    median: float = Field(ge=0, le=1e6)
+    p90: float = Field(ge=0, le=1e6)
+    low: float = Field(gt=0, le=1e6)
+    high: float = Field(gt=0, le=1e6)
+
+    def interval(self, predicted: float) -> tuple[float, float]:
+        """Say between which values a measurement lies with a probability of 90%."""
+        return predicted * self.low, predicted * self.high
+
+
 class Profile(Model):
     """Curves of one device and engine version, with sources, residuals and a content hash."""
 
@@ -111,6 +134,7 @@ class Profile(Model):
     host: HostOverhead | None = None
     served: Served | None = None
     residuals: tuple[Residual, ...] = ()
+    errors: tuple[PredictionError, ...] = ()
 
     def gemm_s(self, dtype: str, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Float:
         """One GEMM of m tokens, n output and k input features (after tensor-parallel division)."""
@@ -236,6 +260,14 @@ class Profile(Model):
     def with_host(self, host: HostOverhead) -> Self:
         """Return the same profile with step overheads, and so with another hash."""
         return type(self).model_validate({**self.model_dump(by_alias=True), "host": host.model_dump()})
+
+    def with_errors(self, errors: Sequence[PredictionError]) -> Self:
+        """Return the same profile with what is known of its error."""
+        return type(self).model_validate(self.model_dump(by_alias=True) | {"errors": tuple(errors)})
+
+    def errors_for(self, *, moe: bool) -> tuple[PredictionError, ...]:
+        """What is known of the error for models with experts, or for those without."""
+        return tuple(error for error in self.errors if error.kind == ("moe" if moe else "dense"))
 
     def with_served(self, served: Served) -> Self:
         """Return the same profile with factors of the served engine, and so with another hash."""

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from sim.curves.term import Model
+from sim.curves.term import Model, SecondsOrZero
 
 Factor = Annotated[float, Field(gt=0.1, lt=10)]
 Share = Annotated[float, Field(ge=0, lt=10)]
@@ -34,6 +34,7 @@ class Served(Model):
     decode_fixed        what decode attention takes beyond the streaming of KV from HBM
     prefill_attention   that kernel
     experts             by kernel; engines have changed them more than others
+    routing_s           of each layer with experts, for kernels that no table has: choosing experts, sorting tokens
     all_reduce          all-reduce of small messages, between kernels that finish at different times on the GPUs
     all_reduce_large    all-reduce of large messages, which engines may send by other means (multicast) than the tables
     """
@@ -43,6 +44,7 @@ class Served(Model):
     decode_fixed: Share = 1.0
     prefill_attention: Factor = 1.0
     experts: dict[str, Experts] = Field(default_factory=dict)
+    routing_s: SecondsOrZero = 0.0
     all_reduce: Factor = 1.0
     all_reduce_large: Factor = 1.0
     source: str

@@ -12,7 +12,7 @@ from sim.engine.frontend import FrontendTimes
 from sim.errors import ConfigError
 from sim.memory import KvCapacity, kv_capacity
 from sim.model import ModelSpec, load_model
-from sim.profile import Profile, load_profile
+from sim.profile import PredictionError, Profile, load_profile
 from sim.scenario.sections import Scenario
 
 
@@ -29,6 +29,8 @@ class Service:
     frontend: FrontendTimes | None = None
     looks_ahead: bool = False
     """Whether the engine plans each step while the one before it runs."""
+    errors: tuple[PredictionError, ...] = ()
+    """How far off such predictions were where they were measured."""
 
 
 def build_service(scenario: Scenario, profile: Profile | None = None) -> Service:
@@ -103,4 +105,5 @@ def build_service(scenario: Scenario, profile: Profile | None = None) -> Service
         max_model_len,
         FrontendTimes.of(profile.host),
         engine.async_scheduling,
+        profile.errors_for(moe=model.moe is not None),
     )

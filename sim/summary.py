@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -29,6 +30,7 @@ def summarise(
     """A result file of `vllm bench serve`, with what follows from scenario and records under `sim`."""
     config = scenario.workload
     rate, burstiness = config.request_rate, config.burstiness
+    metrics = serving_metrics(requests, replicas, scenario.slo.limits_ms)
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S"),
         "backend": "sim",
@@ -39,11 +41,22 @@ def summarise(
         "request_rate": "inf" if rate is None or math.isinf(rate) else rate,
         "burstiness": "inf" if burstiness == math.inf else burstiness,
         "max_concurrency": workload.max_concurrency,
-        **serving_metrics(requests, replicas, scenario.slo.limits_ms),
+        **metrics,
         "sim": {
             **_own_summary(scenario, service, workload, requests, replicas),
+            "intervals": _intervals(service, metrics),
             **_tenants(scenario, service, workload, requests, replicas, contracts),
         },
+    }
+
+
+def _intervals(service: Service, metrics: Mapping[str, float | None]) -> dict[str, list[float]]:
+    """Where measurements of metrics lie with a probability of 90%, by the errors on curves that no fit had seen."""
+    known = {error.metric: error for error in service.errors}
+    return {
+        name: list(known[name].interval(value))
+        for name, value in metrics.items()
+        if name in known and value is not None
     }
 
 

@@ -46,14 +46,24 @@ def test_run_writes_a_run_directory(scenario, tmp_path, capsys):
     assert summary == json.loads((out / "summary.json").read_text())
     assert summary["completed"] == 120
     assert summary["backend"] == "sim"
-    assert set(summary["sim"]["stages_ms"]) == {"tokenise", "queue", "prefix_load", "prefill", "decode", "preempted"}
+    assert set(summary["sim"]["stages_ms"]) == {
+        "tokenise",
+        "queue",
+        "prefix_load",
+        "prefill",
+        "decode",
+        "preempted",
+    }
     lock = yaml.safe_load((out / "scenario.lock.yaml").read_text())
     assert lock["scenario"]["seed"] == 5
     assert lock["profile"]["hash"] == summary["sim"]["profile"]["hash"]
     requests = pq.read_table(out / "requests.parquet").to_pydict()
     assert len(requests["request_id"]) == 120
     for row in zip(
-        *(requests[f"stage_{s}_s"] for s in ("tokenise", "queue", "prefix_load", "prefill", "decode", "preempted")),
+        *(
+            requests[f"stage_{s}_s"]
+            for s in ("tokenise", "queue", "prefix_load", "prefill", "decode", "preempted")
+        ),
         requests["e2el_s"],
         strict=True,
     ):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calibration.serving.measured_run import METRICS, MeasuredRun
 from sim.metrics import Requests, latency_statistics
-from sim.profile import Profile
+from sim.profile import PredictionError, Profile
 from sim.service import build_service
 from sim.simulation import build_load, simulate
 
@@ -29,12 +29,18 @@ class Prediction:
     parts           metric -> value, for each part of the run (of a run without results: for all of its requests)
     profile_hash    of the costs that it stands on
     refused         requests that could never be served
+    errors          what is known of the profile's error
     """
 
     run: MeasuredRun
     parts: tuple[dict[str, float], ...]
     profile_hash: str
     refused: int
+    errors: tuple[PredictionError, ...] = ()
+
+    def interval(self, metric: str, predicted: float) -> tuple[float, float] | None:
+        """Say between which values a measurement lies with a probability of 90%; None where nothing is known."""
+        return next((error.interval(predicted) for error in self.errors if error.metric == metric), None)
 
 
 def predict(run: MeasuredRun, profile: Profile | None = None) -> Prediction:
@@ -53,7 +59,7 @@ def predict(run: MeasuredRun, profile: Profile | None = None) -> Prediction:
         refused += int((~requests.completed).sum())
         drawn.append([metrics_of(requests, mask) for mask in masks])
     parts = tuple(_mean([one[i] for one in drawn]) for i in range(len(masks)))
-    return Prediction(run, parts, service.profile.content_hash, refused)
+    return Prediction(run, parts, service.profile.content_hash, refused, service.errors)
 
 
 def predict_all(
@@ -74,10 +80,12 @@ def predict_all(
             yield Prediction(run, *future.result())
 
 
-def _facts(run: MeasuredRun, profile: Profile | None) -> tuple[tuple[dict[str, float], ...], str, int]:
+def _facts(
+    run: MeasuredRun, profile: Profile | None
+) -> tuple[tuple[dict[str, float], ...], str, int, tuple[PredictionError, ...]]:
     """Predict in another process; the run need not come back."""
     done = predict(run, profile)
-    return done.parts, done.profile_hash, done.refused
+    return done.parts, done.profile_hash, done.refused, done.errors
 
 
 def metrics_of(requests: Requests, counted: NDArray[np.bool_] | None = None) -> dict[str, float]:

@@ -126,6 +126,7 @@ def pairs_of(predictions: Iterable[Prediction], metrics: Sequence[str] = ()) -> 
                     measured.get(metric),
                     predicted.get(metric),
                     apart,
+                    interval=done.interval(metric, predicted[metric]) if metric in predicted else None,
                     profile_hash=done.profile_hash,
                 )
                 for metric in (predicted if part is None else measured)

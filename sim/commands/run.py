@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sim.commands.memory_text import memory_lines
 from sim.commands.options import NO_OPTIONS, ScenarioOptions, console, progress, put_json, render, say
 from sim.commands.tenant_text import tenant_table, tier_lines
 from sim.run_directory import LOCK, new_directory, write_run
 from sim.simulation import Result, build_load, simulate
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def run(scenario: Path, /, *, options: ScenarioOptions = NO_OPTIONS) -> int:
@@ -74,19 +79,33 @@ def print_summary(result: Result) -> None:
         if stage["mean"] is not None:
             table.add_row(f"  {name}", f"{stage['mean']:.1f}", "", "", f"{stage['p99']:.1f}", style="dim")
     out.print(table)
-    out.print(
+    for line in _lines(own):
+        out.print(line)
+
+
+def _lines(own: dict[str, Any]) -> Iterator[str | Table]:
+    """What is known beside the latencies, from `summary["sim"]`."""
+    if own["intervals"]:
+        yield f"measured, 9 times in 10: {_interval_text(own['intervals'])}"
+    yield (
         f"KV: {own['num_gpu_blocks']} blocks a replica, {own['kv_usage_mean']:.1%} held on average, "
         f"{own['kv_usage_peak']:.1%} at most; {own['preemptions']} preemptions; busy {own['busy_fraction']:.0%}"
     )
     if own["padding"]["padded_tokens"]:
-        out.print(f"padding: {own['padding']['share']:.1%} of the tokens computed")
-    for line in memory_lines(own):
-        out.print(line)
+        yield f"padding: {own['padding']['share']:.1%} of the tokens computed"
+    yield from memory_lines(own)
     if "tenants" in own:
-        out.print(tenant_table(own))
-        for line in tier_lines(own):
-            out.print(line)
-    for message in own["extrapolated"].values():
-        out.print(f"[yellow]extrapolated[/] {message}")
-    for message in own["warnings"]:
-        out.print(f"[yellow]note[/] {message}")
+        yield tenant_table(own)
+        yield from tier_lines(own)
+    yield from (f"[yellow]extrapolated[/] {message}" for message in own["extrapolated"].values())
+    yield from (f"[yellow]note[/] {message}" for message in own["warnings"])
+
+
+def _interval_text(intervals: Mapping[str, Sequence[float]]) -> str:
+    """The means alone: 'mean TTFT 81 to 95 ms, mean TPOT ...'."""
+    said = []
+    for name in ("ttft", "tpot", "e2el"):
+        if f"mean_{name}_ms" in intervals:
+            low, high = intervals[f"mean_{name}_ms"]
+            said.append(f"mean {name.upper()} {low:.1f} to {high:.1f} ms")
+    return ", ".join(said)

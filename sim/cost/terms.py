@@ -217,7 +217,8 @@ class StepTerms:
                 self.profile.moe_s(name, count, *shape) * self._experts_factor(name, count)
                 for name in self.expert_kernels
             ]
-            terms["moe"] = self.model.num_moe_layers * np.minimum.reduce(kernels)
+            fastest = np.minimum.reduce(kernels) + self._factors.routing_s
+            terms["moe"] = self.model.num_moe_layers * fastest
         if self.tp > 1:
             message = count * self.model.hidden_size * self.value_bytes
             terms["all_reduce"] = 2 * self.model.num_layers * self._all_reduce_s(message)
@@ -377,7 +378,8 @@ class StepTerms:
             if self.profile.served is not None:
                 curve = self.profile.decode_attention[dtype]
                 streamed = curve.streamed_s(*layout[2:], window, num_seqs, share * context)
-                one = streamed + self.profile.served.decode_fixed * np.maximum(one - streamed, 0.0)
+                less = 1.0 - self.profile.served.decode_fixed
+                one = one - less * np.maximum(one - streamed, 0.0)
             seconds += weight * one
         return seconds
 

@@ -215,7 +215,10 @@ def test_the_steps_of_a_real_engine_are_predicted(tmp_path, capsys):
     [
         ([], "give either --kernels DIR or --engine-log DIR"),
         (["--kernels", ".", "--engine-log", "."], "give either --kernels DIR or --engine-log DIR"),
-        (["--kernels", ".", "--base", "h100_sxm"], "--held-out, --base, --model and --scenario go with --engine-log"),
+        (
+            ["--kernels", ".", "--base", "h100_sxm"],
+            "--held-out, --base, --model and --scenario go with --engine-log",
+        ),
         (["--engine-log", "nowhere"], "nowhere: no such directory"),
     ],
 )

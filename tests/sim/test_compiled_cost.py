@@ -14,6 +14,7 @@ from sim.cost.build import compile_cost
 from sim.cost.eager import calls_per_layer
 from sim.model import MoeSpec, load_model
 from sim.profile import HostOverhead, load_profile, shipped_profiles
+from sim.served import Served
 from tests.sim import doubles
 from tests.sim.doubles import ClosedFormProfile
 from workloads.errors import ConfigError
@@ -259,8 +260,9 @@ def test_eight_bit_kv_is_read_no_faster_on_hopper():
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-30b-a3b"])
 def test_eight_bit_experts_take_the_faster_kernel(gpu, name):
     limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    timed = load_profile(gpu).with_served(Served(source="as timed"))
     plain, quantised, block = (
-        compile_cost(load_model(name), load_profile(gpu), weight_dtype=dtype, **limits)
+        compile_cost(load_model(name), timed, weight_dtype=dtype, **limits)
         for dtype in ("auto", "fp8", "fp8_block")
     )
     for num_seqs in (1, 16, 64):

@@ -15,7 +15,7 @@ from typing import Any, Final
 from calibration.serving.measured_run import MeasuredRun, Part
 from calibration.serving.readers.tables import has_columns
 from sim.model import load_model
-from sim.profile import load_profile
+from sim.profile import load_profile, shipped_profiles
 from sim.scenario.reading import load_scenario
 from workloads.errors import InputError
 
@@ -117,7 +117,7 @@ def _is_impossible(row: Row) -> bool:
     are judged.
     """
     model = load_model(row["model"])
-    if model.moe is not None:
+    if model.moe is not None or row["system"] not in shipped_profiles():
         return False
     device, gpus, seats = load_profile(row["system"]).device, int(row["tp"]), int(row["concurrency"])
     weights = "fp8" if row["gemm_quant"].startswith("fp8") else "bfloat16"
@@ -126,7 +126,8 @@ def _is_impossible(row: Row) -> bool:
     if jitters:
         isl, osl = _MEAN_LENGTH * isl, _MEAN_LENGTH * osl
     parameters = model.weight_bytes("bfloat16") / 2
-    prompts_s = seats * isl * 2 * parameters / (gpus * device.flops_per_s[weights])
+    peak = device.flops_per_s.get(weights, max(device.flops_per_s.values()))
+    prompts_s = seats * isl * 2 * parameters / (gpus * peak)
     kv = seats * (isl + osl / 2) * model.kv_bytes_per_token("fp8" if jitters else "auto")
     steps_s = osl * (model.weight_bytes(weights) + kv) / (gpus * device.hbm_bytes_per_s)
     took_s = 1e-3 * (float(row["ttft_ms"]) + (osl - 1) * float(row["tpot_ms"]))
@@ -173,7 +174,7 @@ def _scenario(row: Row, concurrency: int, *, jitters: bool) -> dict[str, Any]:
         "hardware": {
             "gpu": row["system"],
             "tensor_parallel_size": int(row["tp"]),
-            "weight_dtype": WEIGHT_DTYPES[row["gemm_quant"]] if row["model"] not in OWN_DTYPES else "auto",
+            "weight_dtype": _weight_dtype(row),
         },
         "engine": {
             "max_num_seqs": _SEATS_B200 if on_b200 else max(concurrency, 1),
@@ -190,6 +191,15 @@ def _scenario(row: Row, concurrency: int, *, jitters: bool) -> dict[str, Any]:
             "num_requests": PROMPTS_PER_SEAT * concurrency,
         },
     }
+
+
+def _weight_dtype(row: Row) -> str:
+    """Of the linear layers. Qwen's own 8-bit checkpoints are block-scaled, and rows say fp8 of them."""
+    if row["model"] in OWN_DTYPES:
+        return "auto"
+    if row["model_path"].startswith("Qwen/") and row["model_path"].endswith("-FP8"):
+        return "fp8_block"
+    return WEIGHT_DTYPES[row["gemm_quant"]]
 
 
 def _lengths(nominal: int, *, jitters: bool) -> int | dict[str, list[int]]:
