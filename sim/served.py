@@ -33,7 +33,7 @@ class Served(Model):
                         its own, and compiled code does it in the kernel before
     decode_fixed        what decode attention takes beyond the streaming of KV from HBM
     prefill_attention   that kernel
-    experts             by kernel; engines have changed them more than others
+    experts             by the kind of checkpoint, as tables name kernels; engines have changed these more than others
     routing_s           of each layer with experts, for kernels that no table has: choosing experts, sorting tokens
     all_reduce          all-reduce of small messages, between kernels that finish at different times on the GPUs
     all_reduce_large    all-reduce of large messages, which engines may send by other means (multicast) than the tables

@@ -271,3 +271,46 @@ def test_errors_of_a_fit_are_a_row_a_part_and_metric():
 def test_names_of_runs_fit_into_its_table(name):
     for run in fitted_runs(name):
         assert not set(',\n"') & set("".join([run.name, run.curve, *map(str, run.labels.values())]))
+
+
+class TestShippedProfiles:
+    @pytest.mark.parametrize("name", shipped_profiles())
+    def test_each_has_overheads_of_its_host_with_their_source(self, name):
+        profile = load_profile(name)
+        assert profile.host.source
+        assert profile.host.per_stream_s == PER_STREAM_S
+        assert profile.served.source == profile.host.source
+
+    @pytest.mark.parametrize("name", RECIPES)
+    def test_of_measured_systems_the_terms_are_fitted_and_the_error_is_known(self, name):
+        profile = load_profile(name)
+        assert "served runs of" in profile.host.source
+        assert f" on {name}, " in profile.host.source
+        terms = [TERMS[path] for path in RECIPES[name].terms]
+        sections = profile.model_dump(include=OWN)
+        for term in terms:
+            value = sections
+            for part in term.path.split("."):
+                value = value[part]
+            assert term.low <= value <= term.high
+        errors = {(error.metric, error.kind) for error in profile.errors}
+        assert {("mean_tpot_ms", kind) for kind in ("dense", "moe")} <= errors
+        assert len(errors) == len(profile.errors)
+        for error in profile.errors:
+            assert error.curves >= 4
+            assert error.rows >= error.curves
+            assert error.low < error.high
+            assert error.median <= error.p90
+
+    @pytest.mark.parametrize("name", sorted(set(shipped_profiles()) - set(RECIPES)))
+    def test_of_others_they_are_taken_over_and_nothing_is_said_of_the_error(self, name):
+        profile, origin = load_profile(name), load_profile(ORIGIN)
+        again = taken_over(profile, origin, profile.host.call_s)
+        assert again.content_hash == profile.content_hash
+        assert profile.host.source.startswith("taken over from h100_sxm, not measured here: ")
+        assert profile.errors == ()
+
+    @pytest.mark.parametrize("name", sorted(set(RECIPES) - {ORIGIN}))
+    def test_the_work_of_engines_that_schedule_in_turn_is_the_origins(self, name):
+        profile = load_profile(name)
+        assert with_own_work(profile, load_profile(ORIGIN)).content_hash == profile.content_hash
