@@ -18,7 +18,10 @@ def check_laws(result: Result, load: Workload) -> None:
     if trace.turns is not None:
         follows = np.flatnonzero(trace.turns.predecessor >= 0)
         before = trace.turns.predecessor[follows]
-        ready = np.maximum(columns["last_token_ns"][before], columns["arrival_ns"][before])
+        refused = np.maximum(columns["queued_ns"], columns["arrival_ns"])[
+            before
+        ]  # by the engine, or before it
+        ready = np.maximum(columns["last_token_ns"][before], refused)
         assert np.array_equal(columns["arrival_ns"][follows], ready + trace.turns.think_ns[follows])
     stages = requests.stages_ns
     assert all((values >= 0).all() for values in stages.values())

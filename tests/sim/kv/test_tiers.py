@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sim.kv.allocators.decision import Claim
@@ -190,6 +190,8 @@ def test_a_slow_disk_cuts_the_run_where_it_begins():
 
 
 @settings(max_examples=200, deadline=None)
+@example(run=[False] * 7 + [True] * 2, load=1e10, disk=1e9, latency=0)
+@example(run=[True] * 2 + [False] * 9, load=1e10, disk=1e9, latency=0)
 @given(
     run=st.lists(st.booleans(), max_size=12),
     load=st.sampled_from([1e9, 3e9, 1e10]),
@@ -197,7 +199,7 @@ def test_a_slow_disk_cuts_the_run_where_it_begins():
     latency=st.integers(0, 500),
 )
 def test_no_other_cut_is_faster(run, load, disk, latency):
-    """For a cost that is linear per token: places between tiers are enough to look at."""
+    """For a cost that is linear per token: places between tiers, and where the other link counts, are enough."""
     chooser = reload(load=load, disk=disk, latency=latency)
     tokens = len(run) * BLOCK + 1
     chosen = chooser.blocks(tokens, 0, run, Queued())
