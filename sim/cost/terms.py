@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sim.cost.served_kernels import ServedKernels
 from sim.kv.compression import KvCompression
 from sim.model import WEIGHT_BYTES, ModelSpec
 from sim.profile import HostOverhead, Profile
-from sim.served import LARGE_MESSAGE, MANY_TOKENS, SMALL_MESSAGE, Served
 from workloads.errors import ConfigError
 
 Float = NDArray[np.float64]
@@ -28,15 +28,6 @@ Terms = dict[str, Float]
 # ten launches, and 0.5 us more for each where the logits exceed L2: 2 bytes read and 4 written a logit.
 _SAMPLER_KERNELS: Final = 10
 _SAMPLER_BYTES: Final = 6
-
-
-_AS_TIMED: Final = Served(source="kernels as they were timed")
-
-
-def _between(first: float, last: float, at: Float, low: float, high: float) -> Float:
-    """`first` up to `low`, `last` from `high` on, by the logarithm of `at` in between."""
-    share = np.clip(np.log(np.maximum(at, low) / low) / np.log(high / low), 0.0, 1.0)
-    return first + (last - first) * share
 
 
 def total(terms: Terms) -> Float:
@@ -202,7 +193,7 @@ class StepTerms:
         count = np.asarray(tokens, dtype=np.float64)
         gemm = np.zeros_like(count)
         for dtype, n, k, times in self.gemm_shapes():
-            gemm += times * self._gemm_s(dtype, count, n, k)
+            gemm += times * self._kernels.gemm_s(dtype, count, n, k)
         terms = {"gemm": gemm, "elementwise": self._elementwise(count)}
         if self.model.moe is not None:
             moe = self.model.moe
@@ -216,12 +207,14 @@ class StepTerms:
             fastest = np.minimum.reduce(
                 [self.profile.moe_s(name, count, *shape) for name in self.expert_kernels]
             )
-            fastest = fastest * self._experts_factor(count) + self._factors.routing_s
+            crowd = count * moe.top_k / moe.num_experts
+            fastest = fastest * self._kernels.experts(self.expert_kernels[0], crowd)
+            fastest += self._kernels.factors.routing_s
             terms["moe"] = self.model.num_moe_layers * fastest
         if self.tp > 1:
             message = count * self.model.hidden_size * self.value_bytes
-            terms["all_reduce"] = 2 * self.model.num_layers * self._all_reduce_s(message)
-        terms["gemm"] = gemm * self._clocked_down(terms, count)
+            terms["all_reduce"] = 2 * self.model.num_layers * self._kernels.all_reduce_s(self.tp, message)
+        terms["gemm"] = gemm * self._kernels.clocked_down(self.gemm_shapes(), count, total(terms))
         return terms
 
     def head(self, sequences: ArrayLike) -> Terms:
@@ -230,12 +223,14 @@ class StepTerms:
         model = self.model
         columns = model.vocab_size // self.tp
         terms = {
-            "lm_head": self._gemm_s(self.plain_dtype, rows, columns, model.hidden_size),
+            "lm_head": self._kernels.gemm_s(self.plain_dtype, rows, columns, model.hidden_size),
             "sampler": _SAMPLER_KERNELS
             * self.profile.elementwise_s(rows, model.vocab_size * _SAMPLER_BYTES / _SAMPLER_KERNELS),
         }
         if self.tp > 1:  # an all-gather moves half of what an all-reduce of the same result moves
-            terms["all_reduce"] = 0.5 * self._all_reduce_s(rows * model.vocab_size * float(self.value_bytes))
+            terms["all_reduce"] = 0.5 * self._kernels.all_reduce_s(
+                self.tp, rows * model.vocab_size * float(self.value_bytes)
+            )
         return terms
 
     def decode_attention(self, num_seqs: int, context_tokens: ArrayLike, *, window: bool) -> Float:
@@ -303,7 +298,7 @@ class StepTerms:
             )
             launch = self.profile.attention_launch_s(*self.attention_layout, window)
             total += layers * np.maximum(seconds - launch, 0.0)
-        return total * self._factors.prefill_attention
+        return total * self._kernels.factors.prefill_attention
 
     def prefill_launches(self) -> float:
         """Seconds of the attention launches of one step, over all layers."""
@@ -373,49 +368,12 @@ class StepTerms:
         context = np.asarray(context_tokens, dtype=np.float64)
         seconds = np.zeros_like(context)
         for weight, share in self.kv_reads:
-            one = self.profile.decode_attention_s(*layout, window, num_seqs, share * context, from_hbm=True)
-            if self.profile.served is not None:
-                curve = self.profile.decode_attention[dtype]
-                streamed = curve.streamed_s(*layout[2:], window, num_seqs, share * context)
-                less = 1.0 - self.profile.served.decode_fixed
-                one = one - less * np.maximum(one - streamed, 0.0)
-            seconds += weight * one
+            seconds += weight * self._kernels.decode_attention_s(layout, window, num_seqs, share * context)
         return seconds
 
     @property
-    def _factors(self) -> Served:
-        return self.profile.served or _AS_TIMED
-
-    def _gemm_s(self, dtype: str, m: Float, n: int, k: int) -> Float:
-        seconds = self.profile.gemm_s(dtype, m, n, k)
-        quantised = self.profile.served is not None and dtype not in ("bfloat16", "float32")
-        less = (1.0 - self._factors.gemm_fixed) * self.profile.gemm[dtype].launch_s if quantised else 0.0
-        return np.maximum(seconds - less, 0.2 * seconds) if less else seconds
-
-    def _clocked_down(self, terms: Terms, tokens: Float) -> Float:
-        """Factor on the GEMMs of layers with these terms."""
-        more = self._factors.compute - 1.0
-        if not more:
-            return np.ones_like(tokens)
-        shapes = self.gemm_shapes()
-        busy = sum(
-            times * self.profile.gemm[dtype].arithmetic_s(tokens, n, k) for dtype, n, k, times in shapes
-        )
-        return np.asarray(1.0 + more * np.minimum(busy / total(terms), 1.0))
-
-    def _experts_factor(self, tokens: Float) -> Float:
-        """By the checkpoint's own kind: 8-bit experts that are not block-scaled are no slower for those that are."""
-        moe, factor = self.model.moe, self._factors.experts.get(self.expert_kernels[0])
-        assert moe is not None
-        if factor is None:
-            return np.ones_like(tokens)
-        return _between(factor.few, factor.many, tokens * moe.top_k / moe.num_experts, 1.0, MANY_TOKENS)
-
-    def _all_reduce_s(self, message: Float) -> Float:
-        seconds = self.profile.all_reduce_s(self.tp, message)
-        return seconds * _between(
-            self._factors.all_reduce, self._factors.all_reduce_large, message, SMALL_MESSAGE, LARGE_MESSAGE
-        )
+    def _kernels(self) -> ServedKernels:
+        return ServedKernels(self.profile)
 
     def _weight_bytes_read(self, tokens: int) -> float:
         """All weights, but of the experts only those that are met."""
