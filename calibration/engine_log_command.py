@@ -13,6 +13,7 @@ from calibration.engine_log import read_engine_log
 from calibration.engine_log_errors import RunError, errors_on, residual
 from calibration.fit_engine_log import cross_validate, fit_engine_log
 from sim.profile import load_profile
+from workloads.errors import InputError
 from workloads.replacing import replacing
 
 
@@ -27,6 +28,11 @@ def fit_from_log(
     as_json: bool,
 ) -> None:
     """Fit, judge, write, print."""
+    twice = {path.resolve() for path in logs} & {path.resolve() for path in held_out}
+    if twice:
+        raise InputError(
+            f"--held-out {min(twice)}: is fitted as well; hold out a run that is not under --engine-log"
+        )
     with replacing(out, force=force) as draft:
         log = read_engine_log(logs, model)
         start = None if base is None else load_profile(base)

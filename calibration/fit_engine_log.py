@@ -119,6 +119,7 @@ def _scaled(base: Profile, log: EngineLog, name: str, longest: float) -> tuple[B
                     update={"notes": f"times of {base.name} by the same log: {said}; launches are in base_s"}
                 ),
                 "residuals": (),
+                "errors": (),  # those of the base are of other servers
             }
         )
 

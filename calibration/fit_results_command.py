@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from calibration import profile_text
 from calibration.options import say
@@ -20,6 +20,8 @@ from sim.profile import Profile, load_profile
 from sim.scenario.reading import read_mapping
 from workloads.errors import ConfigError, InputError
 from workloads.replacing import replacing
+
+_MISFIT: Final = 0.5  # median error on what was fitted, beyond which the scenario is hardly of that server
 
 
 def fit_from_results(
@@ -47,6 +49,11 @@ def fit_from_results(
         start = _base(base, raw, scenario)
         found = fit_results(runs, start, out.stem, judges, log=say)
         draft.write_text(found.profile.to_json(), encoding="utf-8")
+    if found.misfit > _MISFIT:
+        say(
+            f"note: the fit leaves {found.misfit:.0%} of error in the median, so the runs are hardly of the scenario's "
+            "model and hardware"
+        )
     print(f"wrote {out}", file=sys.stderr)
     if as_json:
         facts = {"file": str(out), "base": start.name, "held_out": found.held_out, "runs": _documents(found)}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from calibration.compare_profiles import Change
-from sim.profile import HostOverhead, Profile, Residual
+from sim.profile import HostOverhead, PredictionError, Profile, Residual
+from sim.served import Served
+
+_NOTHING_S: Final = 1e-9
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -46,6 +49,8 @@ def document(profile: Profile) -> dict[str, Any]:
     return summary(profile) | {
         "device": profile.device.model_dump(),
         "host": None if profile.host is None else profile.host.model_dump(),
+        "served": None if profile.served is None else profile.served.model_dump(),
+        "errors": [error.model_dump() for error in profile.errors],
         "sources": sources,
         "residuals": [residual.model_dump() for residual in profile.residuals],
     }
@@ -64,6 +69,9 @@ def profile_lines(profile: Profile) -> str:
         f"HBM {device.hbm_bytes_per_s / 1e9:,.0f} GB/s, TFLOP/s {peaks}, {device.sm_count} SMs, {link}",
         "host overhead: none fitted" if host is None else _host_line(host),
     ]
+    if profile.served is not None:
+        lines.append(_served_line(profile.served))
+    lines += [_error_line(error) for error in profile.errors if error.metric.startswith("mean_")]
     if profile.residuals:
         lines += ["", "error on what was held out of the fit:", residual_lines(profile.residuals)]
     return "\n".join(lines)
@@ -76,9 +84,28 @@ def _tera(flops_per_s: float) -> str:
 
 
 def _host_line(host: HostOverhead) -> str:
+    """Every overhead that is not zero, by the names of the profile's file."""
+    known = {
+        name: value
+        for name, value in host.model_dump().items()
+        if isinstance(value, float) and value > _NOTHING_S
+    }
+    said = ", ".join(f"{name.removesuffix('_s')} {value * 1e6:.3g} us" for name, value in known.items())
+    return f"host overhead: {said or 'nothing'} ({host.source})"
+
+
+def _served_line(served: Served) -> str:
+    """Every factor that is not 1."""
+    factors = {name: value for name, value in served.model_dump().items() if isinstance(value, float)}
+    said = [f"{name} x {value:.2f}" for name, value in factors.items() if name != "routing_s" and value != 1]
+    said += [f"{name} x {one.few:.2f} to {one.many:.2f}" for name, one in served.experts.items()]
+    return f"kernels as served: {', '.join(said) or 'as timed'} ({served.source})"
+
+
+def _error_line(error: PredictionError) -> str:
     return (
-        f"host overhead of a step: {host.base_s * 1e6:.0f} us + {host.per_layer_s * 1e6:.1f} us a layer "
-        f"+ {host.per_seq_s * 1e6:.1f} us a sequence ({host.source})"
+        f"{error.metric} of {error.kind} models, on {error.curves} curves left out: median {error.median:.1%}, P90 "
+        f"{error.p90:.1%}; nine in ten measurements lie at {error.low:.2f} to {error.high:.2f} of a prediction"
     )
 
 

@@ -102,6 +102,12 @@ class Fit:
     jacobian: Float
     residuals: Float
 
+    @property
+    def misfit(self) -> float:
+        """Median of |predicted / measured - 1| over what was fitted."""
+        asked = np.array([ASKED[metric] for _, _, metric in self.rows])
+        return float(np.median(np.abs(np.expm1(self.residuals * asked))))
+
     def without(self, curve: str) -> Profile:
         """Return the profile as fitted to all other curves."""
         kept = np.array([self.runs[run].curve != curve for run, _, _ in self.rows])

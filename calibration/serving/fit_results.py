@@ -36,12 +36,14 @@ class ResultFit:
     held_out    what was held out of the fit that judged is of; None where there was a single run, so nothing
     judged      metrics of those runs, measured and predicted
     before      the same by the base profile
+    misfit      median of |error| on what was fitted
     """
 
     profile: Profile
     held_out: str | None
     judged: tuple[Pair, ...]
     before: tuple[Pair, ...]
+    misfit: float = 0.0
 
 
 def fit_results(
@@ -64,10 +66,11 @@ def fit_results(
         "name": name,
         "created": datetime.now(UTC).date().isoformat(),
         "residuals": residuals(judged, what) if what is not None else (),
+        "errors": (),  # those of the base are of other servers
     }
     # read anew rather than copied: a copy would keep the hash of the base
     profile = Profile.model_validate({**fit.profile.model_dump(by_alias=True), **facts})
-    return ResultFit(profile, what, tuple(judged), tuple(before) if what is not None else ())
+    return ResultFit(profile, what, tuple(judged), tuple(before) if what is not None else (), fit.misfit)
 
 
 def terms_around(base: Profile) -> tuple[Term, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import Pool
 from typing import Final
 
 import numpy as np
@@ -74,17 +75,21 @@ def predict_all(
     if count <= 1:
         yield from (predict(run, profile) for run, profile in tasks)
         return
-    with ProcessPoolExecutor(count) as pool:
-        done = [pool.submit(_facts, run, profile) for run, profile in tasks]
-        for run, future in zip(runs, done, strict=True):
-            yield Prediction(run, *future.result())
+    with Pool(count, initializer=_leave_interrupts) as pool:
+        for run, facts in zip(runs, pool.imap(_facts, tasks, chunksize=1), strict=True):
+            yield Prediction(run, *facts)  # whatever happens here, the pool ends its processes
+
+
+def _leave_interrupts() -> None:
+    """Let the parent alone act on Ctrl-C, which goes to all processes of a terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _facts(
-    run: MeasuredRun, profile: Profile | None
+    task: tuple[MeasuredRun, Profile | None],
 ) -> tuple[tuple[dict[str, float], ...], str, int, tuple[PredictionError, ...]]:
     """Predict in another process; the run need not come back."""
-    done = predict(run, profile)
+    done = predict(*task)
     return done.parts, done.profile_hash, done.refused, done.errors
 
 

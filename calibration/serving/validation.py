@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.serving.measured_run import METRICS, Label, MeasuredRun
-from calibration.serving.predict import predict_all
+from calibration.serving.predict import Prediction, predict_all
 from calibration.serving.scores import RULES, Pair, Score, by_metric, grouped, pairs_of, score
 from calibration.serving.tolerances import Tolerance, Verdict, judge
 from sim.profile import Profile
@@ -215,7 +215,7 @@ def validate(
         refused={one.run.name: one.refused for one in done if one.refused},
         left_out=(*map(_unread, unread), *unable, *_without_error(pairs)),
         blind=tuple(run.name for run in able if not run.parts),
-        caveats=_caveats(able),
+        caveats=_caveats(able) | _fitted(done),
         verdicts=tuple(judge(tolerances, pairs)),
     )
 
@@ -248,6 +248,16 @@ def _without_error(pairs: Sequence[Pair]) -> list[LeftOut]:
         for pair in pairs
         if pair.measured is not None and pair.error is None
     ]
+
+
+def _fitted(predictions: Sequence[Prediction]) -> dict[str, tuple[str, ...]]:
+    """Say of which measured runs the profile may have seen: one with known errors was fitted to runs like them."""
+    seen = tuple(one.run.name for one in predictions if one.errors and one.run.parts)
+    said = (
+        "the profile was fitted to served runs, which may be among these; "
+        "how far off it is on others its intervals and docs/fidelity.md say"
+    )
+    return {said: seen} if seen else {}
 
 
 def _caveats(runs: Sequence[MeasuredRun]) -> dict[str, tuple[str, ...]]:

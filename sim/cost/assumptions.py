@@ -12,8 +12,13 @@ _TOKENS = (1, 4, 16, 64, 256, 1024)
 _CLEARLY = 1.02
 
 
-def assumptions(terms: StepTerms, weight_dtype: str, *, enforce_eager: bool) -> tuple[str, ...]:
-    """Name the assumptions behind the prices of `terms`; `weight_dtype` is as it was asked for."""
+def assumptions(
+    terms: StepTerms, weight_dtype: str, *, enforce_eager: bool, uncaptured: bool = False
+) -> tuple[str, ...]:
+    """Name the assumptions behind the prices of `terms`; `weight_dtype` is as it was asked for.
+
+    `uncaptured`: mixed steps, or all of them, run compiled code without a graph.
+    """
     said = [
         _kv_cache(terms),
         _shared_launches(terms),
@@ -25,6 +30,16 @@ def assumptions(terms: StepTerms, weight_dtype: str, *, enforce_eager: bool) -> 
         said.append(
             "engine.enforce_eager: each operation of a layer costs the host "
             f"{1e6 * terms.call_s:.0f} us, as the engine's all-reduce does without a graph; no eager step was measured"
+        )
+    if uncaptured and terms.call_s:
+        said.append(
+            f"steps without a CUDA graph are bound by the host's calls, {1e6 * terms.call_s:.0f} us each: launches run "
+            "ahead, so a step that takes the GPU longer costs no more; such steps were measured on B200 alone"
+        )
+    host = terms.profile.host
+    if host is not None and host.source.startswith("taken over"):
+        said.append(
+            f"profile {terms.profile.name}: what an engine adds to its kernels is {host.source.split(':')[0]}"
         )
     return tuple(line for line in said if line is not None)
 

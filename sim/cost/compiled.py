@@ -283,7 +283,8 @@ class CompiledCost:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What the prices assume where a user would expect something else, one line each."""
-        return assumptions(self._terms, self._weight_dtype, enforce_eager=self._eager)
+        uncaptured = not self._eager and not self._mixed_captured
+        return assumptions(self._terms, self._weight_dtype, enforce_eager=self._eager, uncaptured=uncaptured)
 
     def _floor_ns(self, sequences: int, *, captured: bool) -> float:
         return max(1.0, self._host.floor_ns(sequences) + (0.0 if captured else self._eager_ns))

@@ -123,6 +123,10 @@ def main() -> int:
             ]
         )
     )
+    print("\nOpen loops, all models\n")
+    names = ("mean_e2el_ms", "p99_e2el_ms", "mean_ttft_ms")
+    opened = [row for name in names for row in rows if row.metric == name and row.data not in CLOSED_LOOP]
+    print(table([["metric", *HEAD], *lines_of(opened, lambda row: (row.metric,))]))
     print("\n90% intervals of closed loops, each from the errors on other curves\n")
     for kind, metric in TARGETS:
         covered, half_width = interval_quality(closed_loop(rows, kind, metric))

@@ -7,6 +7,7 @@ uniform in [0.8 L, L]. What `nvidia_internal` clients did is not known: TPOT is 
 from __future__ import annotations
 
 import csv
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -63,11 +64,38 @@ def read(path: Path) -> list[MeasuredRun]:
         raise InputError(
             f"{path}: not a table of closed-loop serving rows, it has no column {error}"
         ) from error
+    for row in rows:
+        _check_numbers(path, row)
     try:
         apart = _apart(rows)
         return [_run(row, apart.get(row["row_id"])) for row in rows if row["concurrency"] and _known(row)]
-    except (KeyError, ValueError) as error:
-        raise InputError(f"{path}: not a table of closed-loop serving rows ({error!r})") from error
+    except KeyError as error:
+        raise InputError(
+            f"{path}: not a table of closed-loop serving rows, it has no column {error}"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{path}: not a table of closed-loop serving rows ({error})") from error
+
+
+_COUNTS: Final = ("isl", "osl", "tp")
+_TIMES: Final = ("ttft_ms", "tpot_ms")
+
+
+def _check_numbers(path: Path, row: Row) -> None:
+    """Name the row and column of what is not a positive number; a concurrency may be missing."""
+    where = f"{path}: row {row.get('row_id')}"
+    for name in (*_COUNTS, *(("concurrency",) if row.get("concurrency") else ())):
+        text = row.get(name)
+        if text is not None and not (text.isdigit() and int(text) > 0):
+            raise InputError(f"{where}: {name} is {text!r}; a whole number above 0 is expected")
+    for name in _TIMES:
+        text = row.get(name)
+        try:
+            good = text is None or 0 < float(text) < math.inf
+        except ValueError:
+            good = False
+        if not good:
+            raise InputError(f"{where}: {name} is {text!r}; milliseconds above 0 are expected")
 
 
 def _known(row: Row) -> bool:

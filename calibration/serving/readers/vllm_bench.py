@@ -41,6 +41,8 @@ def recognises(path: Path) -> bool:
 def read(path: Path, scenario_raw: Mapping[str, Any]) -> list[MeasuredRun]:
     """Read each run of a file; `scenario_raw` is what they ran on."""
     runs = vllm.read_runs(path)
+    if any(run.get("backend") == "sim" for _, run in runs):
+        raise InputError(f"{path}: a result of the simulator itself (backend: sim), and no measurement")
     several = len(runs) > 1
     return [
         measured_run(_client_run(path, line, run, number if several else None), scenario_raw)
