@@ -20,7 +20,6 @@ finishes frees a seat and blocks one step later as well is left out: a step in t
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Sequence as Sized
 
 from sim.batching.decision import Batcher, EngineLimits, StepLimits
@@ -80,9 +79,6 @@ class EngineCore:
         self._tickets = 0
         self._committed_ns = 0
         self._looks_ahead = looks_ahead
-        self._coming: deque[tuple[int, int]] = (
-            deque()
-        )  # (when it came, which) of requests that no plan has seen
         self._planned_ns = 0  # when an engine that looks ahead plans the step that comes next
 
     # What policies see.
@@ -150,28 +146,24 @@ class EngineCore:
         if longest is not None and tokens > longest:
             return "exceeds_max_num_batched_tokens"
         if self._looks_ahead:
-            self._coming.append((now_ns, index))
+            self.queue.come(index, now_ns)
         else:
             self.queue.arrive(index)
         return None
 
     def schedule(self, now_ns: int) -> BatchPlan | None:
         """Plan what to run from now on; None where there is nothing to run (then see `wake_ns`)."""
-        if not self._coming:
+        queue = self.queue
+        if not queue.coming:
             return self._schedule(now_ns)
-        self._queue_those_of(self._planned_ns)
+        queue.see(self._planned_ns)
         plan = self._schedule(now_ns)
-        if plan is None and self._coming:
-            self._queue_those_of(now_ns)
+        if plan is None and queue.coming:
+            queue.see(now_ns)
             return self._schedule(now_ns)
-        if plan is not None and plan.arrival_acts and self._coming:
-            plan.steps = 1
+        if plan is not None and plan.arrival_acts and queue.coming:
+            plan.steps = 1  # the next plan knows of them
         return plan
-
-    def _queue_those_of(self, until_ns: int) -> None:
-        coming = self._coming
-        while coming and coming[0][0] <= until_ns:
-            self.queue.arrive(coming.popleft()[1])
 
     def _schedule(self, now_ns: int) -> BatchPlan | None:
         allocator = self.allocator

@@ -52,6 +52,9 @@ class WaitingQueue:
         weights: Sized[float] = (1.0,),
     ) -> None:
         self.lanes = [Lane(index, weight) for index, weight in enumerate(weights)]
+        self.coming: deque[tuple[int, int]] = (
+            deque()
+        )  # (when it came, which) of requests that no plan has seen
         self._virtual = 0.0  # virtual time of the lane served last
         self._table = table
         self._allocator = allocator
@@ -77,6 +80,15 @@ class WaitingQueue:
                 lanes[lane.index] = lane
                 self.pass_over(lane)
         return list(lanes.values())
+
+    def come(self, index: int, now_ns: int) -> None:
+        """A request is here, and arrives in its lane when a plan sees it."""
+        self.coming.append((now_ns, index))
+
+    def see(self, until_ns: int) -> None:
+        """Let those arrive that came up to this time."""
+        while self.coming and self.coming[0][0] <= until_ns:
+            self.arrive(self.coming.popleft()[1])
 
     def arrive(self, index: int) -> None:
         lane = self.lane_of(index)
