@@ -27,13 +27,14 @@ from sim.engine.decode_group import DecodeGroup
 from sim.engine.padded_batch import PaddedBatch
 from sim.engine.plan import BatchPlan
 from sim.engine.request import RequestTable, Sequence
+from sim.engine.state import EngineState
 from sim.engine.waiting import Lane, WaitingQueue
 from sim.errors import InvariantError
 from sim.kv.allocators.decision import Allocator, Claim
 from sim.kv.transfer import Transfer
 
 
-class EngineCore:
+class EngineCore(EngineState):
     """One engine. It is its own `EngineView`: the properties that policies read are public attributes."""
 
     def __init__(
@@ -80,57 +81,6 @@ class EngineCore:
         self._committed_ns = 0
         self._looks_ahead = looks_ahead
         self._planned_ns = 0  # when an engine that looks ahead plans the step that comes next
-
-    # What policies see.
-
-    @property
-    def num_running(self) -> int:
-        return len(self.running) + len(self.loading)
-
-    @property
-    def num_decodes(self) -> int:
-        return self.group.size
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self.queue)
-
-    @property
-    def oldest_wait_ns(self) -> int:
-        return self.table.arrival_ns[self.queue.oldest()]
-
-    @property
-    def top_priority(self) -> int:
-        priorities = [seq.priority for seq in self.prefilling]
-        if len(self.queue):
-            priorities.append(self.table.priority[self.queue.oldest()])
-        return min(priorities, default=0)
-
-    @property
-    def next_prompt(self) -> tuple[int, int]:
-        if self.prefilling:
-            seq = self.prefilling[0]
-            return seq.target - seq.computed, seq.computed
-        lane = self.queue.head()
-        if lane is None:
-            return 0, 0
-        return lane.resumed[0].target if lane.resumed else self.table.input_tokens[lane.arrived[0]], 0
-
-    @property
-    def context_tokens(self) -> int:
-        return self.group.context_tokens(self.step)
-
-    @property
-    def window_context_tokens(self) -> int:
-        return self.group.window_context(self.step)[0]
-
-    @property
-    def free_blocks(self) -> int:
-        return self.allocator.free_blocks
-
-    @property
-    def num_blocks(self) -> int:
-        return self.allocator.num_blocks
 
     # What drivers call.
 
