@@ -10,23 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from dashboards import theme
+from dashboards.document_files import read_document
+from dashboards.documents import Part
 from dashboards.figures import blank
 from dashboards.page import Plot, facts_list, page, plain_table, plot_html, section, text
-from workloads.errors import ConfigError
 from workloads.replacing import replacing
 
 CONFIRMATION = "confirmation.json"
 PAGE = "report.html"
-_LOOSE = ConfigDict(extra="ignore", frozen=True)
 
 
-class ArmDocument(BaseModel):
+class ArmDocument(Part):
     """One arm of confirmation.json."""
-
-    model_config = _LOOSE
 
     name: str
     simulated: dict[str, float]
@@ -37,10 +33,8 @@ class ArmDocument(BaseModel):
     repetitions: list[dict[str, float]]
 
 
-class ComparisonDocument(BaseModel):
+class ComparisonDocument(Part):
     """One arm against another."""
-
-    model_config = _LOOSE
 
     arm: str
     base: str
@@ -52,10 +46,8 @@ class ComparisonDocument(BaseModel):
     gain_held: bool
 
 
-class ConfirmationDocument(BaseModel):
+class ConfirmationDocument(Part):
     """What the page needs of confirmation.json."""
-
-    model_config = _LOOSE
 
     device: dict[str, Any]
     metric: str
@@ -71,17 +63,7 @@ class ConfirmationDocument(BaseModel):
 
 def render(directory: Path) -> Path:
     """Write report.html into a directory that `servetwin confirm --out` wrote."""
-    path = directory / CONFIRMATION
-    try:
-        document = ConfirmationDocument.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); `servetwin confirm --out` writes it"
-        ) from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "document"
-        raise ConfigError(f"{path}: {where}: {first['msg']}") from None
+    document = read_document(directory / CONFIRMATION, ConfirmationDocument, "servetwin confirm --out")
     target = directory / PAGE
     with replacing(target, force=True) as draft:
         draft.write_text(confirmation_html(document), encoding="utf-8")

@@ -7,13 +7,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
     """A part of a result file; keys that no page needs may come and go."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class ProfileName(_Part):
+class ProfileName(Part):
     """Which measurements a run stands on."""
 
     name: str
@@ -21,7 +21,7 @@ class ProfileName(_Part):
     hash: str | None = None
 
 
-class OwnSummary(_Part):
+class OwnSummary(Part):
     """What a summary holds under `sim`."""
 
     profile: ProfileName
@@ -49,7 +49,7 @@ class OwnSummary(_Part):
     tenants: dict[str, dict[str, Any]] = {}
 
 
-class Summary(_Part):
+class Summary(Part):
     """A result file of a run; every number at its top level is in `metrics`."""
 
     model_id: str
@@ -62,7 +62,7 @@ class Summary(_Part):
     metrics: dict[str, float] = {}
 
 
-class Limits(_Part):
+class Limits(Part):
     """The limits of a scenario, None where there is none [ms]."""
 
     ttft_ms: float | None = None
@@ -70,13 +70,13 @@ class Limits(_Part):
     e2el_ms: float | None = None
 
 
-class LockedEngine(_Part):
+class LockedEngine(Part):
     """The engine options that a page reads."""
 
     block_size: int = 16
 
 
-class LockedScenario(_Part):
+class LockedScenario(Part):
     """The part of a resolved scenario that a page reads."""
 
     model: str | None = None
@@ -85,7 +85,7 @@ class LockedScenario(_Part):
     engine: LockedEngine = LockedEngine()
 
 
-class Lock(_Part):
+class Lock(Part):
     """A lock file: the scenario as it ran, and what it ran on."""
 
     scenario: LockedScenario
@@ -96,7 +96,7 @@ class Lock(_Part):
     text: str = ""
 
 
-class Arm(_Part):
+class Arm(Part):
     """One side of a comparison: its name, what it sets, and its metrics over all replications."""
 
     name: str
@@ -107,7 +107,7 @@ class Arm(_Part):
     cost_per_hour: float | None = None
 
 
-class Difference(_Part):
+class Difference(Part):
     """Paired difference of an arm to the first arm, with its confidence interval."""
 
     arm: str
@@ -118,7 +118,7 @@ class Difference(_Part):
     ci_high: float | None = None
 
 
-class Warmup(_Part):
+class Warmup(Part):
     """How many of the first requests were left out of every replication, and by which rule."""
 
     rule: str
@@ -126,7 +126,7 @@ class Warmup(_Part):
     requests: int
 
 
-class Comparison(_Part):
+class Comparison(Part):
     """What `servetwin compare` found."""
 
     arms: list[Arm]
@@ -142,7 +142,7 @@ class Comparison(_Part):
     warnings: list[str] = []
 
 
-class PlanPoint(_Part):
+class PlanPoint(Part):
     """What was seen at one rate and size; without metrics where the queue would never drain."""
 
     request_rate: float
@@ -151,7 +151,7 @@ class PlanPoint(_Part):
     metrics: dict[str, float | None] | None = None
 
 
-class Plan(_Part):
+class Plan(Part):
     """What `servetwin plan` found: replicas for the scenario's rate, and the greatest rate of its replicas."""
 
     replicas: int | None = None

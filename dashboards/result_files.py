@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from dashboards.document_files import validated
 from dashboards.documents import Arm, Comparison, Lock, Plan, Summary
 from dashboards.memory_series import COLUMNS
 from workloads.errors import ConfigError
@@ -189,12 +190,7 @@ def _yaml(path: Path, text: str) -> Any:  # noqa: ANN401  whatever YAML holds
 
 
 def _validated(model: type[Section], document: Any, path: Path) -> Section:  # noqa: ANN401  whatever the file holds
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "document"
-        raise ConfigError(f"{path}: {field}: {first['msg']}") from error
+    return validated(path, lambda: model.model_validate(document))
 
 
 def _rates(path: Path) -> Rates | None:

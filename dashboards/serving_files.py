@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
+from dashboards.document_files import read_document
+from dashboards.documents import Part
 from workloads.errors import ConfigError
 
 SCORES: Final = "scores.json"
@@ -22,20 +23,14 @@ Value = str | int | float | None
 Entry = TypeVar("Entry")
 
 
-class Document(BaseModel):
-    """Part of scores.json."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class WorstDocument(Document):
+class WorstDocument(Part):
     """Who was furthest off."""
 
     run: str
     error: float
 
 
-class ScoreDocument(Document):
+class ScoreDocument(Part):
     """Errors of a metric over a group of pairs; shares."""
 
     count: int
@@ -68,7 +63,7 @@ class ApartDocument(ScoreDocument):
     metric: str
 
 
-class PairDocument(Document):
+class PairDocument(Part):
     """One of the worst cases."""
 
     metric: str
@@ -79,7 +74,7 @@ class PairDocument(Document):
     error: float
 
 
-class LeftOutDocument(Document):
+class LeftOutDocument(Part):
     """What entered no score."""
 
     run: str
@@ -87,7 +82,7 @@ class LeftOutDocument(Document):
     why: str
 
 
-class ToleranceDocument(Document):
+class ToleranceDocument(Part):
     """A limit, and what came of it."""
 
     metric: str
@@ -97,7 +92,7 @@ class ToleranceDocument(Document):
     met: bool
 
 
-class ScoresDocument(Document):
+class ScoresDocument(Part):
     """What the page needs of scores.json."""
 
     data: list[str]
@@ -159,17 +154,7 @@ class Pairs:
 
 def read_scores(directory: Path) -> ScoresDocument:
     """Read scores.json."""
-    path = directory / SCORES
-    try:
-        return ScoresDocument.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); `servetwin validate serving --out` writes it"
-        ) from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "document"
-        raise ConfigError(f"{path}: {where}: {first['msg']}") from None
+    return read_document(directory / SCORES, ScoresDocument, "servetwin validate serving --out")
 
 
 def read_pairs(directory: Path, labels: Sequence[str]) -> Pairs:
