@@ -24,13 +24,12 @@ from hwbackend.engine.device_executor import (
     DeviceExecutor,
     EngineParts,
     OnLogits,
-    tables_of,
 )
-from hwbackend.engine.kv_pool import INDEX, KvBlocks, PagedAttention, PromptChunk
+from hwbackend.engine.kv_pool import INDEX, KvBlocks
 from hwbackend.engine.movement import Movement
 from hwbackend.engine.realtime import serve
 from hwbackend.engine.tokens import TokenStore
-from hwbackend.engine.transformer import Transformer
+from hwbackend.engine.transformer import Attention, Transformer
 from sim.cost import StepCost
 from sim.engine.cluster import EngineSetup, prefixes
 from sim.engine.core import EngineCore
@@ -39,8 +38,6 @@ from sim.engine.request import RequestTable
 from sim.errors import ConfigError
 from sim.routing.round_robin import RoundRobin
 from workloads.trace import BlockHashes, Trace
-
-Int64 = NDArray[np.int64]
 
 STEP_NS: Final = 1_000_000
 """What each step takes on the clock of a sampled run."""
@@ -163,62 +160,46 @@ class SampledExecutor(DeviceExecutor):
         if self._sampler.done and not self._everything:
             raise EnoughError
 
-    def _attention(
-        self, decodes: Sequence[DecodeRow], chunks: Sequence[ChunkRow], slots: Array
-    ) -> PagedAttention:
+    def _attention(self, decodes: Sequence[DecodeRow], chunks: Sequence[ChunkRow], slots: Array) -> Attention:
+        attention = super()._attention(decodes, chunks, slots)
         numbers = [number for number, row in enumerate(decodes) if row.seq.index == self._index]
         if not numbers or self._sampler.done:
-            return super()._attention(decodes, chunks, slots)
-        tables, lens = tables_of(decodes)
-        return SampledAttention(
-            self.device,
-            self.pool,
-            slots,
-            self._put(tables),
-            self._put(lens),
-            int(lens.max()),
-            self._chunks(decodes, chunks),
-            row=numbers[0],
-            sequence=decodes[numbers[0]],
-            sampler=self._sampler,
-        )
+            return attention
+        row = numbers[0]
+        return SampledAttention(attention, self.device, self.pool, row, decodes[row], self._sampler)
 
 
-class SampledAttention(PagedAttention):
-    """A `PagedAttention` that shows the mass of one of its decodes, row `row` of the step."""
+class SampledAttention:
+    """An `Attention` that shows the mass of one decode of another, row `row` of the step."""
 
     def __init__(
         self,
+        attention: Attention,
         device: Device,
         pool: KvBlocks,
-        slots: Array,
-        tables: Array,
-        lens: Array,
-        longest: int,
-        chunks: Sequence[PromptChunk],
-        *,
         row: int,
         sequence: DecodeRow,
         sampler: PageSampler,
     ) -> None:
-        super().__init__(device, pool, slots, tables, lens, longest, chunks)
+        self._attention = attention
         self._device = device
+        self._pool = pool
         self._row = row
         self._context_tokens = sequence.position + 1
         blocks = -(-self._context_tokens // pool.block_size)
         self._blocks = device.to_device(sequence.table[:blocks].astype(INDEX))
         self._sampler = sampler
 
-    def _decode(self, layer: int, q: Array, k: Array, v: Array) -> Array:
-        attended = super()._decode(layer, q, k, v)
+    def attend(self, layer: int, q: Array, k: Array, v: Array) -> Array:
+        attended = self._attention.attend(layer, q, k, v)
         query = self._host(q[self._row : self._row + 1])[0]
-        keys = self._host(self._ops.gather_blocks(self._pool.layers[layer], self._blocks).data[0])
+        keys = self._host(self._device.ops.gather_blocks(self._pool.layers[layer], self._blocks).data[0])
         tokens = keys.reshape(-1, *keys.shape[2:])[: self._context_tokens]
         self._sampler.add(self._context_tokens, layer, token_mass(query, tokens))
         return attended
 
     def _host(self, values: Array) -> NDArray[np.float64]:
         """Read values back, as they are."""
-        floats = self._ops.to_floats(self._xp.ascontiguousarray(values))
+        floats = self._device.ops.to_floats(self._device.xp.ascontiguousarray(values))
         found: NDArray[np.float64] = self._device.to_host(floats).astype(np.float64)
         return found

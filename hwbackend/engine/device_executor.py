@@ -18,7 +18,7 @@ from hwbackend.device import Array, Device, Graph
 from hwbackend.engine.kv_pool import INDEX, KvBlocks, PagedAttention, PromptChunk
 from hwbackend.engine.movement import Movement
 from hwbackend.engine.tokens import TokenStore
-from hwbackend.engine.transformer import Transformer
+from hwbackend.engine.transformer import Attention, Transformer
 from sim.engine.core import EngineCore
 from sim.engine.plan import BatchPlan
 from sim.engine.request import Sequence as Running
@@ -154,9 +154,7 @@ class DeviceExecutor:
         found: Int64 = self.device.to_host(self.transformer.greedy(logits))
         return found
 
-    def _attention(
-        self, decodes: Sequence[DecodeRow], chunks: Sequence[ChunkRow], slots: Array
-    ) -> PagedAttention:
+    def _attention(self, decodes: Sequence[DecodeRow], chunks: Sequence[ChunkRow], slots: Array) -> Attention:
         tables, lens = tables_of(decodes)
         return PagedAttention(
             self.device,

@@ -25,6 +25,7 @@ from hwbackend.engine.device_executor import (
 from hwbackend.engine.host_pages import HostPages, tables_by_group
 from hwbackend.engine.kv_pool import KvBlocks, PagedAttention, PromptChunk
 from hwbackend.engine.page_link import PageLink, PageStream
+from hwbackend.engine.transformer import Attention
 from sim.engine.core import EngineCore
 from sim.engine.paged_steps import PagedSteps
 from sim.engine.plan import BatchPlan
@@ -137,9 +138,7 @@ class PagedExecutor(DeviceExecutor):
         self._link.fetch(missing, num_bytes)
         self._groups = tables_by_group(pages.group, pages.sequence, numbers, self._pages.groups, count)
 
-    def _attention(
-        self, decodes: Sequence[DecodeRow], chunks: Sequence[ChunkRow], slots: Array
-    ) -> PagedAttention:
+    def _attention(self, decodes: Sequence[DecodeRow], chunks: Sequence[ChunkRow], slots: Array) -> Attention:
         if not decodes:
             return super()._attention(decodes, chunks, slots)
         size = self.pool.block_size

@@ -22,7 +22,7 @@ from hwbackend.attention.mass import page_mass, token_mass
 from hwbackend.attention.sampler import PageSampler, Sampling
 from hwbackend.attention.source import record
 from hwbackend.device import open_device
-from hwbackend.engine.kv_pool import KvBlocks
+from hwbackend.engine.kv_pool import KvBlocks, PagedAttention
 from hwbackend.engine.transformer import Transformer
 from hwbackend.engine.weights import random_weights
 from hwbackend.kernels.cuda_ops import CudaOps
@@ -172,9 +172,8 @@ def test_values_of_16_bits_are_read_back_as_they_are(dtype):
     blocks.layers[0].data[:, 0] = 0  # the other's block
     sampler = PageSampler(Sampling(16, Covering(1.0), steps=1), 1, 2)
     row = SimpleNamespace(position=tokens - 1, table=table)
-    attention = SampledAttention(
-        gpu, blocks, slots, tables, lens, tokens, [], row=1, sequence=row, sampler=sampler
-    )
+    paged = PagedAttention(gpu, blocks, slots, tables, lens, tokens)
+    attention = SampledAttention(paged, gpu, blocks, 1, row, sampler)
     attention.attend(0, q, new_k, new_v)
     recording = sampler.recording("x", random_weights=True)
     keys = np.concatenate([wide(ops, k), wide(ops, new_k)[1:]])
