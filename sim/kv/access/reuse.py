@@ -13,7 +13,6 @@ Recorded heads (`Header.heads`) stand for layers of their own, each after the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -186,16 +185,6 @@ class Reuse:
         return np.minimum(self._all_pages, -(-below // self.header.block_size))
 
 
-def chance_overlap(first: int, second: int, of: int) -> tuple[float, float]:
-    """Mean and variance of the pages in both of two sets of these sizes, drawn from `of` pages on their own.
-
-    The hypergeometric distribution: `first` marked pages among `of`, `second` draws without replacement.
-    """
-    mean = first * second / of
-    variance = mean * (1 - first / of) * (of - second) / max(of - 1, 1)
-    return mean, variance
-
-
 def _share(hits: Int64, now: Int64, before: Int64, of: Int64) -> Share:
     reads = int(now.sum())
     if not reads:
@@ -212,10 +201,10 @@ def _part(chosen: NDArray[np.bool_], there: Int64, of: Int64, pages: Int64) -> S
 
 def _stack_distance(pages: Int64) -> tuple[float, float] | None:
     last = last_uses(pages)
-    again: Sequence[int] | Int64 = stack_distances(last)[last >= 0]
-    if not len(again):
+    again = stack_distances(last)[last >= 0]
+    if not again.size:
         return None
-    median, decile = np.quantile(np.asarray(again, dtype=np.float64), [0.5, 0.9])
+    median, decile = np.quantile(again, [0.5, 0.9])
     return float(median), float(decile)
 
 

@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.kv.access.recording import Header, Recording
-from sim.kv.access.reuse import PUBLISHED, Reuse, chance_overlap, page_map
+from sim.kv.access.reuse import PUBLISHED, Reuse, page_map
+
+
+def chance_overlap(first: int, second: int, of: int) -> tuple[float, float]:
+    """Mean and variance of the pages in both of two sets of these sizes, drawn from `of` pages on their own.
+
+    The hypergeometric distribution: `first` marked pages among `of`, `second` draws without replacement.
+    """
+    mean = first * second / of
+    variance = mean * (1 - first / of) * (of - second) / max(of - 1, 1)
+    return mean, variance
 
 
 def recording_of(sets, context: int, block: int, *, heads=1, random_weights=None) -> Recording:
