@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -22,10 +23,12 @@ from calibration.fit_moe import fit_moe
 from calibration.fit_prefill import fit_prefill
 from calibration.fit_small import fit_all_reduce, fit_elementwise
 from calibration.tables import Table, TableError
+from sim.curves.decode import DecodeCurve
 from sim.curves.gemm import WEIGHT_BYTES as GEMM_WEIGHT_BYTES
 from sim.curves.gemm import GemmCurve
 from sim.curves.heads import KV_BYTES
 from sim.curves.moe import MOE_WEIGHT_BYTES
+from sim.curves.prefill import PrefillCurve
 from sim.profile import Device, Profile
 
 C = TypeVar("C")
@@ -67,34 +70,49 @@ def fit_profile(rows: Collection, *, created: str | None = None, log: Log = quie
 def _fit_measured(rows: Collection, created: str | None, log: Log) -> Profile:
     if "elementwise" not in rows.tables:
         raise TableError(f"{rows.name}: no table elementwise.parquet beside those of gemm and attention")
+    return _fit_few_shapes(rows, created, log)
+
+
+def _fit_layers(rows: Collection, created: str | None, log: Log) -> Profile:
+    fitted = _fit_few_shapes(rows, created, log)
+    source = f"norms, rotary embedding and activation of layers: {len(rows.tables['elementwise'])} rows"
+    return fitted.model_copy(
+        update={
+            "shared_attention": _each(rows, "attention_shared", "kv_dtype", KV_BYTES, fit_shared_layers, log),
+            "elementwise": fitted.elementwise.model_copy(update={"source": source}),
+        }
+    )
+
+
+def _fit_few_shapes(rows: Collection, created: str | None, log: Log) -> Profile:
+    fits = few_shapes_fits(rows)
     return Profile(
         schema=1,
         name=rows.name,
         engine=rows.engine,
         created=created or datetime.now(UTC).date().isoformat(),
         device=rows.device,
-        gemm=_each(rows, "gemm", "dtype", GEMM_WEIGHT_BYTES, fit_gemm_measured, log),
-        prefill_attention=_each(rows, "attention_prefill", "kv_dtype", KV_BYTES, fit_prefill_measured, log),
-        decode_attention=_each(rows, "attention_decode", "kv_dtype", KV_BYTES, fit_decode_measured, log),
+        gemm=_each(rows, "gemm", "dtype", GEMM_WEIGHT_BYTES, fits.gemm, log),
+        prefill_attention=_each(rows, "attention_prefill", "kv_dtype", KV_BYTES, fits.prefill, log),
+        decode_attention=_each(rows, "attention_decode", "kv_dtype", KV_BYTES, fits.decode, log),
         elementwise=fit_elementwise_measured(rows.tables["elementwise"]),
     )
 
 
-def _fit_layers(rows: Collection, created: str | None, log: Log) -> Profile:
-    small = fit_elementwise_measured(rows.tables["elementwise"])
-    source = f"norms, rotary embedding and activation of layers: {len(rows.tables['elementwise'])} rows"
-    return Profile(
-        schema=1,
-        name=rows.name,
-        engine=rows.engine,
-        created=created or datetime.now(UTC).date().isoformat(),
-        device=rows.device,
-        gemm=_each(rows, "gemm", "dtype", GEMM_WEIGHT_BYTES, fit_gemm_layers, log),
-        prefill_attention=_each(rows, "attention_prefill", "kv_dtype", KV_BYTES, fit_prefill_layers, log),
-        decode_attention=_each(rows, "attention_decode", "kv_dtype", KV_BYTES, fit_decode_layers, log),
-        shared_attention=_each(rows, "attention_shared", "kv_dtype", KV_BYTES, fit_shared_layers, log),
-        elementwise=small.model_copy(update={"source": source}),
-    )
+@dataclass(frozen=True)
+class FewShapesFits:
+    """How the terms of a collection of few shapes are fitted, each from a table, a dtype and the device."""
+
+    gemm: Callable[[Table, str, Device], GemmCurve]
+    prefill: Callable[[Table, str, Device], PrefillCurve]
+    decode: Callable[[Table, str, Device], DecodeCurve]
+
+
+def few_shapes_fits(rows: Collection) -> FewShapesFits:
+    """Fits of whole layers, or of a calibration of ours."""
+    if rows.layers:
+        return FewShapesFits(fit_gemm_layers, fit_prefill_layers, fit_decode_layers)
+    return FewShapesFits(fit_gemm_measured, fit_prefill_measured, fit_decode_measured)
 
 
 def fit_gemms(table: Table, device: Device, log: Log = quiet) -> dict[str, GemmCurve]:

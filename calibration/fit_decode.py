@@ -25,15 +25,31 @@ BEYOND_L2 = 4.0
 
 def fit_decode(table: Table, kv_dtype: str, device: Device) -> DecodeCurve:
     """Fit all (head_dim, window) of one KV dtype."""
+    hbm = streaming_bytes_per_s(table, KV_BYTES[kv_dtype], device)
+    source = f"attention_decode rows of kv_dtype {kv_dtype}: {len(table)} rows, {table.merged} repeats merged"
+    return decode_curve(table, kv_dtype, source, (device.hbm_bytes_per_s, hbm))
+
+
+def decode_curve(
+    table: Table,
+    kv_dtype: str,
+    source: str,
+    bandwidths: tuple[float, float],
+    *,
+    longest_launch_s: float = LONGEST_LAUNCH,
+    heads: Float = KV_HEADS,
+) -> DecodeCurve:
+    """Fit a regime for each (head_dim, window) of the table, as `decode_regime` does."""
     axes = {"heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim"}
     kv_bytes = KV_BYTES[kv_dtype]
-    hbm = streaming_bytes_per_s(table, kv_bytes, device)
     return DecodeCurve(
-        source=f"attention_decode rows of kv_dtype {kv_dtype}: {len(table)} rows, {table.merged} repeats merged",
+        source=source,
         fitted=fitted(table, **axes, num_seqs="batch", mean_context="kv_len"),
         kv_bytes=kv_bytes,
         regimes=tuple(
-            decode_regime(part, kv_bytes, (dim, window), (device.hbm_bytes_per_s, hbm))
+            decode_regime(
+                part, kv_bytes, (dim, window), bandwidths, longest_launch_s=longest_launch_s, heads=heads
+            )
             for dim, window, part in split(table)
         ),
     )
@@ -55,8 +71,8 @@ def decode_regime(
     kind: tuple[int, int],
     bandwidths: tuple[float, float],
     *,
-    longest_launch_s: float = LONGEST_LAUNCH,
-    heads: Float = KV_HEADS,
+    longest_launch_s: float,
+    heads: Float,
 ) -> DecodeRegime:
     """Fit one (head_dim, window); `bandwidths` are the vendor's, and that of keys and values from memory.
 

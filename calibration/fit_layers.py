@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from calibration.collection import Collection
-from calibration.fit_decode import KV_HEADS, decode_regime, streaming_bytes_per_s
+from calibration.fit_decode import KV_HEADS, decode_curve, streaming_bytes_per_s
 from calibration.fit_measured import gemm_roofline
 from calibration.fit_prefill import prefill_regime
 from calibration.head_rows import GROUPS, fitted, points, smooth_per_length, split
@@ -157,17 +157,8 @@ def _corrected(bare: DecodeCurve, regime: DecodeRegime, part: Table) -> DecodeRe
 def _decodes(
     table: Table, kv_dtype: str, device: Device, what: str, *, rate: float = 1.0, heads: Float = KV_HEADS
 ) -> DecodeCurve:
-    kv_bytes = KV_BYTES[kv_dtype]
-    bandwidths = rate * device.hbm_bytes_per_s, streaming_bytes_per_s(table, kv_bytes, device)
-    return DecodeCurve(
-        source=f"{what}: {len(table)} rows",
-        fitted=fitted(table, **_HEADS, num_seqs="batch", mean_context="kv_len"),
-        kv_bytes=kv_bytes,
-        regimes=tuple(
-            decode_regime(part, kv_bytes, (dim, window), bandwidths, heads=heads)
-            for dim, window, part in split(table)
-        ),
-    )
+    bandwidths = rate * device.hbm_bytes_per_s, streaming_bytes_per_s(table, KV_BYTES[kv_dtype], device)
+    return decode_curve(table, kv_dtype, f"{what}: {len(table)} rows", bandwidths, heads=heads)
 
 
 def _by_query_head(table: Table) -> Table:

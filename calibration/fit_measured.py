@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import nnls
 
-from calibration.fit_decode import decode_regime
+from calibration.fit_decode import decode_curve
 from calibration.fit_prefill import prefill_regime
 from calibration.head_rows import fitted, split
 from calibration.regression import fit_positive, smooth
@@ -97,18 +97,9 @@ def fit_prefill_measured(table: Table, kv_dtype: str, device: Device) -> Prefill
 
 def fit_decode_measured(table: Table, kv_dtype: str, device: Device) -> DecodeCurve:
     """As for kernel tables; memory's bandwidth is the measured one."""
-    axes = {"heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim"}
-    kv_bytes = KV_BYTES[kv_dtype]
     bandwidths = (device.hbm_bytes_per_s, device.hbm_bytes_per_s)
-    return DecodeCurve(
-        source=f"decode attention over KV of {kv_dtype}: {len(table)} points measured here",
-        fitted=fitted(table, **axes, num_seqs="batch", mean_context="kv_len"),
-        kv_bytes=kv_bytes,
-        regimes=tuple(
-            decode_regime(part, kv_bytes, (dim, window), bandwidths, longest_launch_s=LONGEST_LAUNCH)
-            for dim, window, part in split(table)
-        ),
-    )
+    source = f"decode attention over KV of {kv_dtype}: {len(table)} points measured here"
+    return decode_curve(table, kv_dtype, source, bandwidths, longest_launch_s=LONGEST_LAUNCH)
 
 
 def fit_elementwise_measured(table: Table) -> ElementwiseCurve:

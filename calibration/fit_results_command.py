@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -54,7 +53,7 @@ def fit_from_results(
             f"note: the fit leaves {found.misfit:.0%} of error in the median, so the runs are hardly of the scenario's "
             "model and hardware"
         )
-    print(f"wrote {out}", file=sys.stderr)
+    say(f"wrote {out}")
     if as_json:
         facts = {"file": str(out), "base": start.name, "held_out": found.held_out, "runs": _documents(found)}
         print(json.dumps(facts | profile_text.document(found.profile), indent=2))

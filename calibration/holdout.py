@@ -9,15 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.collection import Collection
-from calibration.fit import GEMM_DTYPES, Log, fit_gemms, quiet
+from calibration.fit import GEMM_DTYPES, Log, few_shapes_fits, fit_gemms, quiet
 from calibration.fit_decode import fit_decode
 from calibration.fit_gemm import hidden_by_host
-from calibration.fit_layers import fit_decode_layers, fit_gemm_layers, fit_prefill_layers
 from calibration.fit_measured import (
-    fit_decode_measured,
     fit_elementwise_measured,
-    fit_gemm_measured,
-    fit_prefill_measured,
     predict_elementwise,
 )
 from calibration.fit_moe import fit_moe, moe_shapes, predict_moe
@@ -95,9 +91,7 @@ def measured_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
     Mixed lengths and elementwise chains stand beside them: of the former none is fitted, so all are judged.
     """
     tables = rows.tables
-    gemm_fit = fit_gemm_layers if rows.layers else fit_gemm_measured
-    prefill_fit = fit_prefill_layers if rows.layers else fit_prefill_measured
-    decode_fit = fit_decode_layers if rows.layers else fit_decode_measured
+    fits = few_shapes_fits(rows)
     for dtype, gemm in profile.gemm.items():
         table = tables["gemm"].only(dtype=dtype)
         work = gemm_work(table, gemm.weight_bytes)
@@ -107,7 +101,7 @@ def measured_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
         yield _by_points(
             term,
             table,
-            gemm_fit,
+            fits.gemm,
             predict_gemm,
             dtype,
             rows,
@@ -119,11 +113,11 @@ def measured_terms(rows: Collection, profile: Profile) -> Iterator[Residual]:
         table = tables["attention_prefill"].only(kv_dtype=dtype)
         work = prefill_work(table, prefill.kv_bytes)
         term = f"prefill_attention/{dtype}"
-        yield _by_points(term, table, prefill_fit, predict_prefill, dtype, rows, work, prefill)
+        yield _by_points(term, table, fits.prefill, predict_prefill, dtype, rows, work, prefill)
     for dtype, decode in profile.decode_attention.items():
         table = tables["attention_decode"].only(kv_dtype=dtype)
         work, term = decode_work(table, decode.kv_bytes), f"decode_attention/{dtype}"
-        yield _by_points(term, table, decode_fit, predict_decode, dtype, rows, work, decode)
+        yield _by_points(term, table, fits.decode, predict_decode, dtype, rows, work, decode)
         mixed = tables["attention_decode_mixed"].only(kv_dtype=dtype) if _has_mixed(rows, dtype) else None
         if mixed is not None:
             error = np.abs(predict_decode(decode, mixed) / mixed.time_s - 1)

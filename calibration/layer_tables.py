@@ -133,6 +133,10 @@ class _Layout:
         )
         fresh = prompts & (past == 0)
         alone = dict(zip(chunk[fresh].tolist(), (1e-6 * us[fresh]).tolist(), strict=True))
+        if not alone:
+            raise TableError(
+                f"{self.folder}: attention.parquet has no chunk alone without context (n_decode and kv_prefill 0)"
+            )
         both = ~prompts & ~decodes & (past == 0) & np.isin(chunk, list(alone))
         chunk_s = np.array([alone[length] for length in chunk[both].tolist()])
         known = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from calibration.tables import Table
@@ -27,35 +30,29 @@ def predict_prefill(curve: PrefillCurve, table: Table) -> Float:
     return out
 
 
-def predict_decode(curve: DecodeCurve, table: Table) -> Float:
-    out = np.empty(len(table))
-    for head_dim, window, here in _kinds(table):
-        part = table.where(here)
-        heads, kv_heads, batch = part.number("heads"), part.number("kv_heads"), part.number("batch")
-        out[here] = curve.seconds(heads, kv_heads, head_dim, window, batch, batch * part.number("kv_len"))
-    return out
+def predict_decode(curve: DecodeCurve | SharedLaunchCurve, table: Table) -> Float:
+    return _decodes(curve.seconds, table)
 
 
 def predict_between_layers(curve: DecodeCurve, table: Table) -> Float:
     """Decodes whose keys and values come from HBM."""
+    return _decodes(partial(curve.seconds, from_hbm=True), table)
+
+
+def _decodes(seconds: Callable[..., Float], table: Table) -> Float:
     out = np.empty(len(table))
     for head_dim, window, here in _kinds(table):
         part = table.where(here)
         heads, kv_heads, batch = part.number("heads"), part.number("kv_heads"), part.number("batch")
         context = batch * part.number("kv_len")
-        out[here] = curve.seconds(heads, kv_heads, head_dim, window, batch, context, from_hbm=True)
+        out[here] = seconds(heads, kv_heads, head_dim, window, batch, context)
     return out
 
 
 def predict_shared(curve: SharedLaunchCurve, table: Table) -> Float:
     """Launches of a chunk, whose own time the table has, and of decodes beside it."""
-    out = table.number("chunk_s") - table.number("launch_s") + curve.idle_block_s * idle_blocks(table)
-    for head_dim, window, here in _kinds(table):
-        part = table.where(here)
-        heads, kv_heads, batch = part.number("heads"), part.number("kv_heads"), part.number("batch")
-        context = batch * part.number("kv_len")
-        out[here] += curve.seconds(heads, kv_heads, head_dim, window, batch, context)
-    return out
+    alone = table.number("chunk_s") - table.number("launch_s")
+    return alone + curve.idle_block_s * idle_blocks(table) + predict_decode(curve, table)
 
 
 def idle_blocks(table: Table) -> Float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -118,6 +119,15 @@ def test_single_batches_are_held_out_where_there_is_one_layout(folder):
     assert shared.term == "shared_attention/bfloat16"
     assert "(sequences, context)" in shared.held_out
     assert shared.median < 0.1
+
+
+def test_chunks_beside_decodes_need_one_alone(folder):
+    path = folder / "Llama-3.1-8B" / "tp1" / "attention.parquet"
+    rows = pq.read_table(path)
+    beside = pc.or_(pc.greater(rows["n_decode"], 0), pc.greater(rows["kv_prefill"], 0))
+    pq.write_table(rows.filter(beside), path)
+    with pytest.raises(TableError, match=r"attention\.parquet has no chunk alone without context"):
+        read_layers(folder)
 
 
 def test_what_is_wrong_with_a_folder_is_said(folder):
