@@ -44,7 +44,7 @@ def access_html(name: str, recording: Recording) -> str:
         "heads": "all of a layer together" if header.heads == 1 else f"{header.heads} apart",
         "page": f"{header.block_size} tokens",
     }
-    plots = [_distances(recording), _pages(recording)]
+    plots = [_distances(recording, reuse), _pages(recording)]
     if header.num_layers > header.heads:
         plots.append(_shared(reuse))
     return page(
@@ -59,12 +59,11 @@ def access_html(name: str, recording: Recording) -> str:
     )
 
 
-def _distances(recording: Recording) -> Plot:
+def _distances(recording: Recording, reuse: Reuse) -> Plot:
     header, heat = recording.header, _heat(recording)
     mass = heat.mass * 100 / np.maximum(heat.mass.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     starts = heat.from_tokens
     ends = [*(f"{low:,} to {high - 1:,}" for low, high in pairwise(starts)), f"{starts[-1]:,} and more"]
-    far = float(heat.pages[:, starts >= FAR_TOKENS].sum() / heat.pages.sum())
     return Plot(
         "access-distance",
         "Attention mass by layer and distance",
@@ -74,7 +73,7 @@ def _distances(recording: Recording) -> Plot:
             mass,
             ("tokens back from the end", _rows(header), "mass of the pages read [%]"),
         ),
-        [f"{percent(far)} of all page reads reach {FAR_TOKENS} tokens or more back."],
+        [f"{percent(reuse.far_share)} of all page reads reach {FAR_TOKENS} tokens or more back."],
         "Each row adds up to 100%. A page lies as far back as its distance in pages times their size.",
     )
 

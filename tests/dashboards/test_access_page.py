@@ -14,11 +14,11 @@ from tests.dashboards.test_report import Elements, figure_data, own
 from workloads.errors import InputError
 
 
-def written(tmp_path, *, heads=1, layers=2, pages=10, source="a <model>"):
+def written(tmp_path, *, heads=1, layers=2, pages=10, block=16, source="a <model>"):
     """Each layer reads its own page and the last one, with 1/4 and 3/4 of the mass; one step of `pages` pages."""
     layer = np.repeat(np.arange(layers), 2)
     page = np.stack([np.arange(layers), np.full(layers, pages - 1)], axis=1).ravel()
-    header = Header(16, 16 * pages, layers, heads=heads, source=source, random_weights=True)
+    header = Header(block, block * pages, layers, heads=heads, source=source, random_weights=True)
     path = tmp_path / "reads.parquet"
     write_recording(path, Recording(header, 0 * layer, layer, page, np.tile([0.25, 0.75], layers)))
     return path
@@ -51,6 +51,12 @@ def test_the_figures_hold_what_was_recorded(tmp_path):
     assert "50.0% of all page reads reach 128 tokens or more back" in words
     assert "a <model>" in words
     assert "not judged" in words
+
+
+def test_reads_far_back_are_counted_whatever_the_page_size(tmp_path):
+    """Pages 0 and 1 of 7 lie 144 and 120 tokens back, in one column of the map: 96 to 191."""
+    document = own(render(written(tmp_path, pages=7, block=24)).read_text(encoding="utf-8"))
+    assert "25.0% of all page reads reach 128 tokens or more back" in Elements(document).text
 
 
 def test_heads_have_rows_of_their_own(tmp_path):

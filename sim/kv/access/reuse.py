@@ -144,6 +144,11 @@ class Reuse:
         """Step reuse over all layers."""
         return self._step_share(np.arange(self.header.num_layers))
 
+    @property
+    def far_share(self) -> float:
+        """Share of all reads that lie at least 128 tokens back."""
+        return float((self._back >= FAR_TOKENS).mean())
+
     def _hits(self, rows_before: int, has_one: NDArray[np.bool_]) -> Int64:
         """[steps, layers]: pages of each row of (step, layer) that the row so many before it has too."""
         found = np.isin(self._key - rows_before * self._width, self._key, assume_unique=True) & has_one
