@@ -91,21 +91,7 @@ def simulate(
     paged = paged_steps(scenario, service)
     engine = engine_setup(scenario, service, workload)
     if server is None:
-        requests, replicas = run_cluster(
-            workload.trace,
-            service.cost,
-            engine,
-            replicas=scenario.cluster.replicas,
-            router=scenario.policies.router,
-            router_seed=_streams(scenario.seed)[1],
-            signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
-            max_concurrency=workload.max_concurrency,
-            fast_forward=scenario.simulation.fast_forward,
-            network=network,
-            paged=paged,
-            frontend=service.frontend,
-            on_share_done=on_share_done,
-        )
+        requests, replicas = _records(scenario, service, workload, engine, network, paged, on_share_done)
     else:
         requests, replicas = serve(scenario, service, workload, server, engine, paged)
     summary = summarise(scenario, service, workload, requests, replicas, engine.contracts)
@@ -127,6 +113,40 @@ def simulate(
         )
         summary["sim"]["prefetch"] = paging.summary
     return Result(scenario, service, requests, replicas, summary, links, paging)
+
+
+def simulate_requests(scenario: Scenario, service: Service, workload: Workload) -> Requests:
+    """What became of the requests alone: the same run, without a summary."""
+    engine = engine_setup(scenario, service, workload)
+    network, paged = _network(scenario, service), paged_steps(scenario, service)
+    return _records(scenario, service, workload, engine, network, paged)[0]
+
+
+def _records(
+    scenario: Scenario,
+    service: Service,
+    workload: Workload,
+    engine: EngineSetup,
+    network: Network | None,
+    paged: list[PagedSteps] | None,
+    on_share_done: Callable[[], None] | None = None,
+) -> tuple[Requests, tuple[StepColumns, ...]]:
+    """Requests and steps of simulated replicas."""
+    return run_cluster(
+        workload.trace,
+        service.cost,
+        engine,
+        replicas=scenario.cluster.replicas,
+        router=scenario.policies.router,
+        router_seed=_streams(scenario.seed)[1],
+        signal_delay_ns=round(scenario.cluster.signal_delay_ms * NS_PER_MS),
+        max_concurrency=workload.max_concurrency,
+        fast_forward=scenario.simulation.fast_forward,
+        network=network,
+        paged=paged,
+        frontend=service.frontend,
+        on_share_done=on_share_done,
+    )
 
 
 def serve(

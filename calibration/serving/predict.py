@@ -17,7 +17,7 @@ from calibration.serving.measured_run import METRICS, MeasuredRun
 from sim.metrics import Requests, latency_statistics
 from sim.profile import PredictionError, Profile
 from sim.service import build_service
-from sim.simulation import build_load, simulate
+from sim.simulation import build_load, simulate_requests
 
 _ENOUGH_REQUESTS: Final = 400
 """Drawn workloads are drawn anew until so many requests are behind a mean; measured runs of few requests stay noisy."""
@@ -56,7 +56,7 @@ def predict(run: MeasuredRun, profile: Profile | None = None) -> Prediction:
     for seed in range(seeds_of(run)):
         scenario = run.scenario.model_copy(update={"seed": run.scenario.seed + seed})
         workload = run.workload or build_load(scenario)
-        requests = simulate(scenario, service, workload).requests
+        requests = simulate_requests(scenario, service, workload)
         refused += int((~requests.completed).sum())
         drawn.append([metrics_of(requests, mask) for mask in masks])
     parts = tuple(_mean([one[i] for one in drawn]) for i in range(len(masks)))

@@ -13,7 +13,7 @@ from sim.engine.frontend import FrontendTimes
 from sim.profile import HostOverhead, load_profile
 from sim.scenario.reading import load_scenario
 from sim.service import build_service
-from sim.simulation import simulate
+from sim.simulation import build_load, simulate, simulate_requests
 from tests.sim.doubles import AffineCost, constant_cost
 from tests.sim.engines import run, trace_of
 from tests.sim.strategies import requests
@@ -156,3 +156,17 @@ def test_the_engine_of_a_scenario_looks_ahead_where_it_schedules_asynchronously(
     in_turn = simulate(scenario, replace(service, looks_ahead=False)).requests
     step = float(np.median(in_turn.tpot_ns))
     assert float(np.median(ahead.ttft_ns - in_turn.ttft_ns)) == pytest.approx(step, rel=0.3)
+
+
+def test_requests_alone_are_those_of_the_whole_run():
+    scenario = load_scenario(
+        {
+            "model": "llama-3.1-8b",
+            "hardware": {"gpu": "h100_sxm"},
+            "cluster": {"replicas": 2},
+            "workload": {"input_tokens": 200, "output_tokens": 30, "request_rate": 40.0, "num_requests": 80},
+        }
+    )
+    service, load = build_service(scenario), build_load(scenario)
+    whole, alone = simulate(scenario, service, load).requests, simulate_requests(scenario, service, load)
+    assert all(np.array_equal(whole.columns[name], alone.columns[name]) for name in whole.columns)
