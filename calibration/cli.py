@@ -235,12 +235,17 @@ def _fit_all(
         rows = read_collection(kernels, name, version)
         path = out / f"{rows.name}.json" if out.is_dir() else out
         before = _existing(path, force=force)
-        say(f"{rows.name}: {rows.engine}")
-        fitted = fit_profile(rows, log=say)
-        judged = residuals(rows, fitted, say)
         of_layers = rows if rows.layers else None
         if layers is not None:
             of_layers = read_layers(layers)
+            if of_layers.name != rows.name:
+                raise InputError(
+                    f"--layers {layers}: tables of {of_layers.name}, and {kernels} has {rows.name}"
+                )
+        say(f"{rows.name}: {rows.engine}")
+        fitted = fit_profile(rows, log=say)
+        judged = residuals(rows, fitted, say)
+        if layers is not None and of_layers is not None:
             fitted = with_layers(fitted, of_layers)
         if of_layers is not None:
             judged += layer_residuals(of_layers, fitted)

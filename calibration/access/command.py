@@ -102,6 +102,8 @@ def record(
     from hwbackend.device import open_device  # noqa: PLC0415
     from sim.scenario.reading import load_scenario  # noqa: PLC0415
 
+    if weights_seed < 0:
+        raise ConfigError(f"--weights-seed {weights_seed}: give 0 or more")
     if scenario not in SHIPPED and not Path(scenario).is_file():
         raise ConfigError(
             f"{scenario}: no such file, nor a shipped scenario; shipped are {', '.join(SHIPPED)}"

@@ -102,6 +102,7 @@ def test_the_table_names_layers_and_heads_and_the_page_lies_beside_the_file(scen
         (["--steps", "40"], "--steps 40: no request has more than"),
         (["--steps", "0"], "--steps 0: give at least 1"),
         (["--steps", "3", "--request", "9"], "--request 9: the load has requests 0 to 5"),
+        (["--weights-seed", "-1"], "--weights-seed -1: give 0 or more"),
         (["--mass", "1.2"], "--mass 1.2: a share"),
         (["--mass", "0.5", "--pages", "3"], "--mass and --pages: both"),
         (["--heads", "both"], "--heads both: not one of mean, any, apart"),

@@ -15,6 +15,7 @@ from calibration.layer_residuals import layer_residuals
 from calibration.layer_tables import read_layers
 from calibration.predict import idle_blocks, predict_between_layers, predict_gemm, predict_shared
 from calibration.tables import TableError
+from sim.cli import run_command
 from sim.curves.prefill import TILE
 from sim.profile import load_profile
 from tests.calibration.kernel_rows import kernels_dir
@@ -128,6 +129,18 @@ def test_chunks_beside_decodes_need_one_alone(folder):
     pq.write_table(rows.filter(beside), path)
     with pytest.raises(TableError, match=r"attention\.parquet has no chunk alone without context"):
         read_layers(folder)
+
+
+def test_layers_of_another_gpu_are_refused_before_anything_is_fitted(folder, tmp_path, capsys):
+    other, out = tmp_path / "RTXPRO6000", tmp_path / "out.json"
+    write_layers(other / "Llama-3.1-8B")
+    asked = ["profile", "fit", "--kernels", str(folder), "--system", "rtx_4090", "--out", str(out)]
+    assert run_command([*asked, "--layers", str(other)]) == 2
+    said = capsys.readouterr().err
+    assert said.splitlines() == [
+        f"servetwin: --layers {other}: tables of rtx_pro_6000, and {folder} has rtx_4090"
+    ]
+    assert not out.exists()
 
 
 def test_what_is_wrong_with_a_folder_is_said(folder):
