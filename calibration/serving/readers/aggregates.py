@@ -13,10 +13,15 @@ from typing import Final
 from calibration.serving.measured_run import MeasuredRun, Part
 from calibration.serving.readers.experiment import Experiment, gpu_of, precision_of
 from calibration.serving.readers.shared_prefix import RETOKENISED, SharedPrefixLoad, Stage
-from calibration.serving.readers.tables import Row, has_columns, read_rows
+from calibration.serving.readers.tables import Row, above_zero, above_zero_in, has_columns, read_rows, whole
 from workloads.errors import InputError
 
 _COLUMNS: Final = ("experiment", "exp_id", "stage", "stage_rates_rps", "stage_durations_s", "workload_source")
+_READ: Final = (
+    *_COLUMNS,
+    *("model", "hardware", "tp", "precision", "cpu_offload", "workload"),
+    *("system_prompt_len", "question_len", "output_len", "max_num_batched_tokens", "gpu_mem_util"),
+)
 _MEASURED: Final = {
     f"{statistic}_{name}_ms": f"actual_{source}_{statistic}_ms"
     for name, source in (("ttft", "ttft"), ("e2el", "e2e"))
@@ -52,25 +57,31 @@ def experiments(path: Path) -> list[Experiment]:
 
 def _entries(path: Path) -> list[tuple[Experiment, dict[int, Row]]]:
     by_name: dict[str, dict[int, Row]] = {}
-    for row in read_rows(path, _COLUMNS):
-        by_name.setdefault(row["experiment"], {})[int(row["stage"])] = row
-    found = []
-    for name, rows in by_name.items():
-        try:
-            found.append((_experiment(name, next(iter(rows.values())), f"{path}: {name}"), rows))
-        except (KeyError, ValueError) as error:
-            raise InputError(f"{path}: {name}: not an experiment's row ({error!r})") from error
-    return found
+    for row in read_rows(path, _READ):
+        stage = whole(row, "stage", f"{path}: {row['experiment']}", least=-1)
+        by_name.setdefault(row["experiment"], {})[stage] = row
+    return [
+        (_experiment(name, next(iter(rows.values())), f"{path}: {name}"), rows)
+        for name, rows in by_name.items()
+    ]
 
 
 def _experiment(name: str, row: Row, where: str) -> Experiment:
-    rates = [float(text) for text in row["stage_rates_rps"].split(";")]
-    durations = [float(text.rstrip("?")) for text in row["stage_durations_s"].split(";")]
+    rates = [above_zero_in(text, f"{where}: stage_rates_rps") for text in row["stage_rates_rps"].split(";")]
+    durations = [
+        above_zero_in(text.rstrip("?"), f"{where}: stage_durations_s")
+        for text in row["stage_durations_s"].split(";")
+    ]
+    if len(rates) != len(durations):
+        raise InputError(f"{where}: {len(rates)} stage_rates_rps, and {len(durations)} stage_durations_s")
+    system_tokens = whole(row, "system_prompt_len", where)
     load = SharedPrefixLoad(
-        stages=tuple(Stage(rate, duration) for rate, duration in zip(rates, durations, strict=True)),
-        system_tokens=int(row["system_prompt_len"]),
-        input_tokens=round(RETOKENISED * (int(row["system_prompt_len"]) + int(row["question_len"]))),
-        output_tokens=int(row["output_len"]),
+        stages=tuple(
+            Stage.of(rate, duration, where) for rate, duration in zip(rates, durations, strict=True)
+        ),
+        system_tokens=system_tokens,
+        input_tokens=round(RETOKENISED * (system_tokens + whole(row, "question_len", where))),
+        output_tokens=whole(row, "output_len", where, least=2),
     )
     caveats = [*_CAVEATS, f"load: {row['workload_source']}"]
     if row["cpu_offload"] == "True":
@@ -80,12 +91,12 @@ def _experiment(name: str, row: Row, where: str) -> Experiment:
         data="vllm_multi_gpu_aggregates",
         model=row["model"],
         gpu=gpu_of(row["hardware"], where),
-        tensor_parallel_size=int(row["tp"]),
+        tensor_parallel_size=whole(row, "tp", where),
         precision=precision_of(row["precision"], where),
         workload=row["workload"],
         load=load,
-        max_num_batched_tokens=int(row["max_num_batched_tokens"]),
-        gpu_memory_utilization=float(row["gpu_mem_util"] or 0.9),
+        max_num_batched_tokens=whole(row, "max_num_batched_tokens", where),
+        gpu_memory_utilization=above_zero(row, "gpu_mem_util", where) if row["gpu_mem_util"] else 0.9,
         caveats=tuple(caveats),
     )
 
@@ -96,10 +107,8 @@ def _parts(experiment: Experiment, rows: dict[int, Row], where: str) -> list[Par
         row = rows.get(number)
         if row is None:
             raise InputError(f"{where}: no row of stage {number}")
-        try:
-            measured = {metric: float(row[column]) for metric, column in _MEASURED.items()}
-        except ValueError as error:
-            raise InputError(f"{where}: stage {number}: {error}") from error
+        at = f"{where}: stage {number}"
+        measured = {metric: above_zero(row, column, at) for metric, column in _MEASURED.items()}
         decode_ms = measured["mean_e2el_ms"] - measured["mean_ttft_ms"]
         measured["mean_tpot_ms"] = decode_ms / (experiment.load.output_tokens - 1)
         parts.append(Part(measured, stage.counted, stage.labels))

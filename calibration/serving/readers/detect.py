@@ -120,7 +120,7 @@ def read_runs(
     refused: list[InputError] = []
     for where, kind in found:
         try:
-            runs += _read(kind, where, scenario_raw)
+            runs += kind.read(where, scenario_raw)
         except InputError as error:
             of_file = kind.from_client and scenario_raw is not None and not isinstance(error, ConfigError)
             if on_refused is None or where == path or not of_file:
@@ -130,16 +130,6 @@ def read_runs(
     if not runs:
         raise InputError(f"{path}: none of its {len(found)} results can be used; the first: {refused[0]}")
     return runs
-
-
-def _read(kind: Format, path: Path, scenario_raw: ScenarioRaw | None) -> list[MeasuredRun]:
-    """Read a file of a known kind; a number that is none, where its reader does not name the place, names the file."""
-    try:
-        return kind.read(path, scenario_raw)
-    except InputError:
-        raise
-    except (ValueError, ArithmeticError) as error:
-        raise InputError(f"{path}: cannot be read as {kind.name}: {error}") from error
 
 
 def _found(path: Path) -> Iterator[tuple[Path, Format]]:

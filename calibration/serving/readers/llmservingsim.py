@@ -83,6 +83,8 @@ def _run(folder: Path) -> MeasuredRun:
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"{folder / ENGINE}: not the options of a recorded run ({error!r})") from error
     trace = _trace(folder / WORKLOAD)
+    if not trace.duration_ns:
+        raise InputError(f"{folder / WORKLOAD}: all requests come at once; an open loop is expected")
     return MeasuredRun(
         name=folder.name,
         curve=folder.name,

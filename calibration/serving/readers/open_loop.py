@@ -13,10 +13,14 @@ from typing import Final
 from calibration.serving.measured_run import MeasuredRun, Part
 from calibration.serving.readers.experiment import Experiment
 from calibration.serving.readers.shared_prefix import SharedPrefixLoad, Stage
-from calibration.serving.readers.tables import Row, has_columns, read_rows
-from workloads.errors import InputError
+from calibration.serving.readers.tables import Row, above_zero, has_columns, read_rows, whole
 
 _COLUMNS: Final = ("exp", "stage", "load_type", "rate_rps", "duration_s", "question_len", "prompt_len_mean")
+_READ: Final = (
+    *_COLUMNS,
+    *("model", "tp", "system_prompt_len", "output_len"),
+    *("max_num_batched_tokens", "max_num_seqs", "max_model_len"),
+)
 _MEASURED_COLUMNS: Final = ("exp", "stage", "n_success", "n_fail", "ttft_mean_ms", "e2e_mean_ms")
 OVERLOADED: Final = "overloaded: requests failed, and latencies are of the others"
 _CAVEATS: Final = (
@@ -39,7 +43,10 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> list[MeasuredRun]:
     """Read the runs; those that no table beside it has results of are inputs only, with parts=()."""
     measured = {
-        (row["exp"], int(row["stage"])): row
+        (row["exp"], whole(row, "stage", f"{table}: {row['exp']}", least=-1)): (
+            row,
+            f"{table}: {row['exp']}: stage {row['stage']}",
+        )
         for table in sorted(path.parent.glob("*.csv"))
         if has_columns(table, _MEASURED_COLUMNS)
         for row in read_rows(table, _MEASURED_COLUMNS)
@@ -47,7 +54,7 @@ def read(path: Path) -> list[MeasuredRun]:
     runs = []
     for experiment in experiments(path):
         parts = [
-            _part(stage, measured[key], experiment.load.output_tokens)
+            _part(stage, *measured[key], experiment.load.output_tokens)
             for number, stage in enumerate(experiment.stages())
             if (key := (experiment.name, number)) in measured
         ]
@@ -58,51 +65,47 @@ def read(path: Path) -> list[MeasuredRun]:
 def experiments(path: Path) -> list[Experiment]:
     """Read what was set, and nothing that was measured."""
     by_name: dict[str, list[Row]] = {}
-    for row in read_rows(path, _COLUMNS):
+    for row in read_rows(path, _READ):
+        whole(row, "stage", f"{path}: {row['exp']}", least=0)
         by_name.setdefault(row["exp"], []).append(row)
-    found = []
-    for name, rows in by_name.items():
+    for rows in by_name.values():
         rows.sort(key=lambda row: int(row["stage"]))
-        try:
-            found.append(_experiment(name, rows))
-        except (KeyError, ValueError) as error:
-            raise InputError(f"{path}: {name}: not a row of workloads ({error!r})") from error
-    return found
+    return [_experiment(name, rows, f"{path}: {name}") for name, rows in by_name.items()]
 
 
-def _experiment(name: str, rows: list[Row]) -> Experiment:
+def _experiment(name: str, rows: list[Row], where: str) -> Experiment:
     first = rows[0]
     return Experiment(
         name=name,
         data="e2e_openloop",
         model=first["model"],
         gpu="h100_sxm",
-        tensor_parallel_size=int(first["tp"]),
+        tensor_parallel_size=whole(first, "tp", where),
         precision="auto",
         workload=name.rsplit("-", 1)[-1],
         load=SharedPrefixLoad(
-            stages=tuple(Stage(float(row["rate_rps"]), float(row["duration_s"])) for row in rows),
-            system_tokens=int(first["system_prompt_len"]),
-            input_tokens=round(float(first["prompt_len_mean"])),
-            output_tokens=int(first["output_len"]),
+            stages=tuple(
+                Stage.of(above_zero(row, "rate_rps", where), above_zero(row, "duration_s", where), where)
+                for row in rows
+            ),
+            system_tokens=whole(first, "system_prompt_len", where),
+            input_tokens=round(above_zero(first, "prompt_len_mean", where)),
+            output_tokens=whole(first, "output_len", where, least=2),
         ),
-        max_num_batched_tokens=int(first["max_num_batched_tokens"]),
-        max_num_seqs=int(first["max_num_seqs"]),
-        max_model_len=int(first["max_model_len"]),
+        max_num_batched_tokens=whole(first, "max_num_batched_tokens", where),
+        max_num_seqs=whole(first, "max_num_seqs", where),
+        max_model_len=whole(first, "max_model_len", where),
         caveats=_CAVEATS,
     )
 
 
-def _part(stage: Part, row: Row, output_tokens: int) -> Part:
-    try:
-        measured = {
-            f"{statistic}_{name}_ms": float(row[f"{source}_{statistic}_ms"])
-            for source, name in _NAMES.items()
-            for statistic in _STATISTICS
-        }
-        failed = int(row["n_fail"])
-    except (KeyError, ValueError) as error:
-        raise InputError(f"{row.get('exp')}: not a measured stage ({error!r})") from error
+def _part(stage: Part, row: Row, where: str, output_tokens: int) -> Part:
+    measured = {
+        f"{statistic}_{name}_ms": above_zero(row, f"{source}_{statistic}_ms", where)
+        for source, name in _NAMES.items()
+        for statistic in _STATISTICS
+    }
+    failed = whole(row, "n_fail", where, least=0)
     decode_ms = measured["mean_e2el_ms"] - measured["mean_ttft_ms"]
     measured["mean_tpot_ms"] = decode_ms / (output_tokens - 1)
     return Part(measured, stage.counted, stage.labels, apart=OVERLOADED if failed else None)

@@ -16,13 +16,18 @@ from numpy.typing import NDArray
 from calibration.serving.measured_run import METRICS, MeasuredRun, Part
 from calibration.serving.readers.experiment import Experiment, gpu_of, precision_of
 from calibration.serving.readers.shared_prefix import SharedPrefixLoad, Stage, prompt_hashes
-from calibration.serving.readers.tables import Row, has_columns, read_rows
+from calibration.serving.readers.tables import Row, above_zero, has_columns, read_rows, whole
 from sim.metrics import latency_statistics
 from workloads.build import Workload
 from workloads.errors import InputError
 from workloads.trace import NS_PER_S, Int64, Trace
 
 _COLUMNS: Final = ("experiment", "stage", "kv_blocks_total_gpu", "output_len_requested", "send_duration_s")
+_READ: Final = (
+    *_COLUMNS,
+    *("model", "hardware", "tp", "precision", "workload", "rate_rps", "duration_s"),
+    *("system_prompt_len", "prompt_len_mean", "max_num_batched_tokens", "max_num_seqs", "max_model_len"),
+)
 _REQUEST_COLUMNS: Final = (
     "arrival_time_us",
     "input_tokens",
@@ -58,17 +63,18 @@ def experiments(path: Path) -> list[Experiment]:
 
 def _entries(path: Path) -> list[tuple[Experiment, list[Row], Path | None]]:
     by_name: dict[str, list[Row]] = {}
-    for row in read_rows(path, _COLUMNS):
-        by_name.setdefault(row["experiment"], []).append(row)
+    for row in read_rows(path, _READ):
+        stages = by_name.setdefault(row["experiment"], [])
+        if whole(row, "stage", f"{path}: {row['experiment']}", least=-1) >= 0:
+            stages.append(row)
     found = []
     for name, rows in by_name.items():
-        stages = sorted((row for row in rows if int(row["stage"]) >= 0), key=lambda row: int(row["stage"]))
+        if not rows:
+            raise InputError(f"{path}: {name}: no row of a stage")
+        stages = sorted(rows, key=lambda row: int(row["stage"]))
         requests = path.parent / "requests" / f"{name}.csv.gz"
         known = requests.is_file()
-        try:
-            experiment = _experiment(name, stages, f"{path}: {name}", recorded=known)
-        except (KeyError, ValueError) as error:
-            raise InputError(f"{path}: {name}: not an experiment's row ({error!r})") from error
+        experiment = _experiment(name, stages, f"{path}: {name}", recorded=known)
         found.append((experiment, stages, requests if known else None))
     return found
 
@@ -76,10 +82,13 @@ def _entries(path: Path) -> list[tuple[Experiment, list[Row], Path | None]]:
 def _experiment(name: str, stages: list[Row], where: str, *, recorded: bool) -> Experiment:
     first = stages[0]
     load = SharedPrefixLoad(
-        stages=tuple(Stage(float(row["rate_rps"]), float(row["duration_s"])) for row in stages),
-        system_tokens=int(first["system_prompt_len"]),
-        input_tokens=round(float(first["prompt_len_mean"])),
-        output_tokens=int(first["output_len_requested"]),
+        stages=tuple(
+            Stage.of(above_zero(row, "rate_rps", where), above_zero(row, "duration_s", where), where)
+            for row in stages
+        ),
+        system_tokens=whole(first, "system_prompt_len", where),
+        input_tokens=round(above_zero(first, "prompt_len_mean", where)),
+        output_tokens=whole(first, "output_len_requested", where, least=2),
     )
     drawn = () if recorded else ("times of arrival are drawn: a Poisson process", "prompts of one length")
     return Experiment(
@@ -87,14 +96,14 @@ def _experiment(name: str, stages: list[Row], where: str, *, recorded: bool) -> 
         data="vllm_h100_perrequest",
         model=first["model"],
         gpu=gpu_of(first["hardware"], where),
-        tensor_parallel_size=int(first["tp"]),
+        tensor_parallel_size=whole(first, "tp", where),
         precision=precision_of(first["precision"], where),
         workload=first["workload"],
         load=load,
-        max_num_batched_tokens=int(first["max_num_batched_tokens"]),
-        max_num_seqs=int(first["max_num_seqs"]),
-        max_model_len=int(first["max_model_len"]),
-        num_gpu_blocks=int(first["kv_blocks_total_gpu"]),
+        max_num_batched_tokens=whole(first, "max_num_batched_tokens", where),
+        max_num_seqs=whole(first, "max_num_seqs", where),
+        max_model_len=whole(first, "max_model_len", where),
+        num_gpu_blocks=whole(first, "kv_blocks_total_gpu", where),
         caveats=_CAVEATS + drawn,
     )
 
@@ -105,15 +114,19 @@ def _measured(experiment: Experiment, path: Path, stages: list[Row]) -> Measured
         raise InputError(
             f"{path}: {len(rows)} requests, and the experiment's stages sent {experiment.load.requests}"
         )
-    try:
-        arrival_us = np.array([int(row["arrival_time_us"]) for row in rows])
-        prompt = np.array([int(row["prompt_id_approx"]) for row in rows])
-        failed = np.array([row["has_error"] == "1" for row in rows])
-        lengths = _prompt_lengths(np.array([int(row["input_tokens"]) for row in rows]), prompt, failed)
-        ttft_s = np.array([np.nan if row["has_error"] == "1" else float(row["ttft_s"]) for row in rows])
-        e2e_s = np.array([float(row["e2e_s"]) for row in rows])
-    except ValueError as error:
-        raise InputError(f"{path}: not a table of requests ({error})") from error
+    places = [f"{path}: row {number}" for number in range(1, len(rows) + 1)]
+
+    def counts(column: str) -> Int64:
+        return np.array([whole(row, column, where, least=0) for row, where in zip(rows, places, strict=True)])
+
+    def seconds(column: str, *, none: NDArray[np.bool_]) -> NDArray[np.float64]:
+        found = zip(rows, places, none.tolist(), strict=True)
+        return np.array([np.nan if no else above_zero(row, column, where) for row, where, no in found])
+
+    failed = counts("has_error") == 1
+    arrival_us, prompt = counts("arrival_time_us"), counts("prompt_id_approx")
+    lengths = _prompt_lengths(counts("input_tokens"), prompt, failed)
+    ttft_s, e2e_s = seconds("ttft_s", none=failed), seconds("e2e_s", none=failed)
     output_tokens = experiment.load.output_tokens
     trace = Trace.build(
         arrival_us * 1000,
@@ -122,12 +135,13 @@ def _measured(experiment: Experiment, path: Path, stages: list[Row]) -> Measured
         hashes=prompt_hashes(prompt, lengths, experiment.load.system_tokens),
         source=path.name,
     )
+    where = f"{path}: stages of {experiment.name}"
     parts = [
         Part(
             _latencies(ttft_s[mask], e2e_s[mask], output_tokens),
             mask,
             stage.labels,
-            apart=OVERLOADED if row["overloaded_in_source"] == "1" else None,
+            apart=OVERLOADED if whole(row, "overloaded_in_source", where, least=0) else None,
         )
         for stage, row in zip(experiment.stages(), stages, strict=True)
         for mask in [stage.counted & ~failed]

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workloads.build import Workload
+from workloads.errors import InputError
 from workloads.trace import NS_PER_S, BlockHashes, Int64, Trace
 
 PROMPTS: Final = 100
@@ -29,6 +30,7 @@ RETOKENISED: Final = 1.045
 tokens again. 1.040 to 1.052 in the 16 runs whose prompt lengths are recorded (`e2e_openloop`)."""
 DRAIN_S: Final = 4.2
 """From the end of one stage to the start of the next, as recorded in both runs that have two."""
+_MOST: Final = 10_000_000  # requests of a stage
 _RUN: Final = 1 << 32  # ids of one prompt: its number times this, plus the block's place
 
 
@@ -38,6 +40,15 @@ class Stage:
 
     rate_rps: float
     duration_s: float
+
+    @classmethod
+    def of(cls, rate_rps: float, duration_s: float, where: str) -> Self:
+        """A recorded stage, `where` it is; raises InputError where nobody could have sent its requests."""
+        if not 0.5 < rate_rps * duration_s <= _MOST:
+            raise InputError(
+                f"{where}: {rate_rps:g} requests/s for {duration_s:g} s; 1 to {_MOST:,} requests are expected"
+            )
+        return cls(rate_rps, duration_s)
 
     @property
     def requests(self) -> int:

@@ -7,20 +7,17 @@ uniform in [0.8 L, L]. What `nvidia_internal` clients did is not known: TPOT is 
 from __future__ import annotations
 
 import csv
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from calibration.serving.measured_run import MeasuredRun, Part
-from calibration.serving.readers.tables import has_columns
+from calibration.serving.readers.tables import Row, above_zero, has_columns, read_rows, whole
 from sim.model import load_model
 from sim.profile import load_profile, shipped_profiles
 from sim.scenario.reading import load_scenario
 from workloads.errors import InputError
-
-Row = Mapping[str, str]
 
 WEIGHT_DTYPES: Final = {
     "fp8": "fp8",
@@ -43,6 +40,11 @@ IMPOSSIBLE: Final = (
     "from a source with rows faster than prompts and steps could be computed: its prompts were cached"
 )
 _COLUMNS: Final = ("row_id", "curve_id", "source_class", "in_kernel_scope", "backend")
+_READ: Final = (
+    *_COLUMNS,
+    *("system", "model", "model_path", "precision", "gemm_quant", "tp", "moe_tp", "moe_ep", "attn_dp"),
+    *("isl", "osl", "concurrency", "ttft_ms", "tpot_ms", "source", "image", "flag"),
+)
 
 
 def recognises(path: Path) -> bool:
@@ -55,47 +57,23 @@ def recognises(path: Path) -> bool:
 
 def read(path: Path) -> list[MeasuredRun]:
     """Read the rows whose shapes and dtypes the kernel tables cover."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["in_kernel_scope"] == "True"]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except KeyError as error:
-        raise InputError(
-            f"{path}: not a table of closed-loop serving rows, it has no column {error}"
-        ) from error
+    rows = [row for row in read_rows(path, _READ) if row["in_kernel_scope"] == "True"]
     for row in rows:
-        _check_numbers(path, row)
-    try:
-        apart = _apart(rows)
-        return [_run(row, apart.get(row["row_id"])) for row in rows if row["concurrency"] and _known(row)]
-    except KeyError as error:
-        raise InputError(
-            f"{path}: not a table of closed-loop serving rows, it has no column {error}"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{path}: not a table of closed-loop serving rows ({error})") from error
+        _check_fields(path, row)
+    apart = _apart(rows)
+    return [_run(row, apart.get(row["row_id"])) for row in rows if row["concurrency"] and _known(row)]
 
 
-_COUNTS: Final = ("isl", "osl", "tp")
-_TIMES: Final = ("ttft_ms", "tpot_ms")
-
-
-def _check_numbers(path: Path, row: Row) -> None:
-    """Name the row and column of what is not a positive number; a concurrency may be missing."""
-    where = f"{path}: row {row.get('row_id')}"
-    for name in (*_COUNTS, *(("concurrency",) if row.get("concurrency") else ())):
-        text = row.get(name)
-        if text is not None and not (text.isdigit() and int(text) > 0):
-            raise InputError(f"{where}: {name} is {text!r}; a whole number above 0 is expected")
-    for name in _TIMES:
-        text = row.get(name)
-        try:
-            good = text is None or 0 < float(text) < math.inf
-        except ValueError:
-            good = False
-        if not good:
-            raise InputError(f"{where}: {name} is {text!r}; milliseconds above 0 are expected")
+def _check_fields(path: Path, row: Row) -> None:
+    """Name the row and column of an unknown dtype or what is not a number above 0; a concurrency may be missing."""
+    where = f"{path}: row {row['row_id']}"
+    for name in ("isl", "osl", "tp", *(("concurrency",) if row["concurrency"] else ())):
+        whole(row, name, where)
+    for name in ("ttft_ms", "tpot_ms"):
+        above_zero(row, name, where)
+    if row["gemm_quant"] not in WEIGHT_DTYPES:
+        known = ", ".join(name for name in WEIGHT_DTYPES if name)
+        raise InputError(f"{where}: gemm_quant is {row['gemm_quant']!r}; known are {known}")
 
 
 def _known(row: Row) -> bool:

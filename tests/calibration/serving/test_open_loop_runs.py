@@ -113,7 +113,14 @@ def test_overload_is_scored_apart(folder):
     [
         ({"hardware": "H900"}, "no profile for 'H900'; known are H100"),
         ({"precision": "FP2"}, "no precision 'FP2'"),
-        ({"rate_rps": "fast"}, "could not convert string to float: 'fast'"),
+        ({"rate_rps": "fast"}, "experiments.csv: one: rate_rps is 'fast'; a number above 0"),
+        ({"rate_rps": "nan"}, "experiments.csv: one: rate_rps is 'nan'; a number above 0"),
+        ({"rate_rps": "1e300"}, "experiments.csv: one: 1e[+]300 requests/s"),
+        ({"stage": "nan"}, "experiments.csv: one: stage is 'nan'; a whole number"),
+        ({"stage": "-1"}, "experiments.csv: one: no row of a stage"),
+        ({"prompt_len_mean": "inf"}, "experiments.csv: one: prompt_len_mean is 'inf'; a number above 0"),
+        ({"output_len_requested": "1"}, "output_len_requested is '1'; a whole number, 2 or more"),
+        ({"overloaded_in_source": "", "duration_s": "3"}, "overloaded_in_source is ''; a whole number"),
         ({"duration_s": "60"}, "6 requests, and the experiment's stages sent 120"),
     ],
 )
@@ -211,6 +218,31 @@ def test_aggregates_give_a_part_for_each_stage(tmp_path):
     assert run.scenario.hardware.weight_dtype == "fp8"
     assert set(run.workload.trace.input_tokens.tolist()) == {209}  # 200 asked for, tokenised anew
     assert any("host memory" in caveat for caveat in run.caveats)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stage": "nan"}, "7-seven: stage is 'nan'; a whole number"),
+        ({"stage_rates_rps": "-2;1"}, "7-seven: stage_rates_rps is '-2'; a number above 0"),
+        ({"stage_rates_rps": "2;nan"}, "7-seven: stage_rates_rps is 'nan'; a number above 0"),
+        ({"stage_rates_rps": "2"}, "7-seven: 1 stage_rates_rps, and 2 stage_durations_s"),
+        ({"stage_rates_rps": "2;0.01"}, "7-seven: 0.01 requests/s for 4 s; 1 to 10,000,000 requests"),
+        ({"output_len": "1"}, "7-seven: output_len is '1'; a whole number, 2 or more"),
+        ({"gpu_mem_util": "most"}, "7-seven: gpu_mem_util is 'most'; a number above 0"),
+    ],
+)
+def test_bad_aggregates_are_named(tmp_path, change, message):
+    table = write_table(tmp_path / "experiments.csv", [AGGREGATE | change])
+    with pytest.raises(InputError, match=f"experiments.csv: {message}"):
+        aggregates.read(table)
+
+
+def test_a_row_without_all_fields_is_named(tmp_path):
+    table = write_table(tmp_path / "experiments.csv", [AGGREGATE])
+    table.write_text(table.read_text() + "8-eight,8\n")
+    with pytest.raises(InputError, match=r"experiments\.csv: row 2 has not one field for each column"):
+        aggregates.read(table)
 
 
 def test_aggregates_without_results_are_inputs_only(tmp_path):
