@@ -1,12 +1,12 @@
 """What shipped profiles add to their kernels: which runs it is fitted to, by which terms, and what is taken over.
 
-`python -m calibration.serving.shipped DATA [NAME ...]` fits and writes them, in an hour of two cores.
+`python -m calibration.serving.shipped DATA [NAME ...]` fits and writes them, on all cores.
 
 H100, H200 and B200 have measured runs. Of the others nothing is known but the H100's: its host overheads are taken
 over, and of its factors those of attention's fixed part and of small all-reduces, which are the engine's more than the
 GPU's. The recorded runs on RTX 4090, RTX PRO 6000, A100 and L40S enter no fit: they are predicted.
 
-The time of a sequence's tokens on their way out (`per_stream_s`) is held at what 31,000 recorded requests say of it
+The time of a sequence's tokens on their way out (`per_stream_s`) is held at what 32,000 recorded requests say of it
 (`tests/fidelity/h100_requests.py`); `call_s` is a small all-reduce of the engine, timed without a graph, but on B200,
 where served mixed steps take several times what such calls would, and it is fitted.
 """

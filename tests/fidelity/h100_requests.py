@@ -1,4 +1,4 @@
-"""What 31,000 recorded requests say of a step and of the way to it: `python tests/fidelity/h100_requests.py`.
+"""What 32,000 recorded requests say of a step and of the way to it: `python tests/fidelity/h100_requests.py`.
 
 Llama-2-7B on H100, vLLM 0.15.1 (`vllm_h100_perrequest`), the runs that are not overloaded. Nothing is simulated. Two
 regressions, each also without each experiment in turn and judged on it:
