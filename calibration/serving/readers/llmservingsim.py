@@ -80,7 +80,7 @@ def _run(folder: Path) -> MeasuredRun:
         model = _model(engine["model"])
         scenario = _scenario(folder, gpu, model, kwargs, engine["kv_cache"])
         version = engine["vllm_version"]
-    except (KeyError, IndexError, TypeError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
         raise InputError(f"{folder / ENGINE}: not the options of a recorded run ({error!r})") from error
     trace = _trace(folder / WORKLOAD)
     if not trace.duration_ns:
