@@ -99,6 +99,8 @@ def _served_line(served: Served) -> str:
     factors = {name: value for name, value in served.model_dump().items() if isinstance(value, float)}
     said = [f"{name} x {value:.2f}" for name, value in factors.items() if name != "routing_s" and value != 1]
     said += [f"{name} x {one.few:.2f} to {one.many:.2f}" for name, one in served.experts.items()]
+    if served.routing_s:
+        said.append(f"routing {served.routing_s * 1e6:.3g} us a layer of experts")
     return f"kernels as served: {', '.join(said) or 'as timed'} ({served.source})"
 
 
